@@ -1,0 +1,3 @@
+//! intent-ledger: makes it safe for AI agents to repeat themselves.
+
+pub mod domain;
