@@ -1,1 +1,18 @@
 //! Pure values and decisions: no I/O, no clock, no randomness.
+//!
+//! Start with [`decision`], the table that answers a Begin, and [`report`], what callers say of
+//! their attempts. [`intent`] holds the one state machine that both go through.
+
+pub mod approval;
+pub mod attempt;
+pub mod canonical_json;
+pub mod decision;
+pub mod event;
+pub mod fingerprint;
+pub mod identity;
+pub mod intent;
+pub mod report;
+pub mod review;
+pub mod time;
+pub mod tool;
+pub mod verdict;

@@ -1,0 +1,570 @@
+//! What a Begin is answered: the table of the contract, as one pure function.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use uuid::Uuid;
+
+use super::{
+    approval::{Approval, Verdict},
+    attempt::{Attempt, Fate, GrantedOn, Promise},
+    canonical_json::Pointer,
+    event::{Event, EventKind, Provenance},
+    fingerprint::Fingerprinted,
+    identity::{Key, KeyBasis},
+    intent::{Intent, Probing, RecipeVersion, State, Transition, TransitionError},
+    time::Timestamp,
+    tool::{Class, ToolPolicy},
+};
+
+/// How long a caller should wait before it asks about an unknown outcome again.
+const UNKNOWN_RETRY_AFTER: Duration = Duration::from_secs(30);
+
+/// A call, identified under one recipe.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// The recipe's version.
+    pub recipe: RecipeVersion,
+    /// The key.
+    pub key: Key,
+    /// What the key was made from.
+    pub basis: KeyBasis,
+    /// Hash and digests of the arguments.
+    pub print: Fingerprinted,
+}
+
+/// A Begin, after its shape has been checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BeginCall {
+    /// The tenant.
+    pub namespace: String,
+    /// The tool.
+    pub tool: String,
+    /// The run; may be empty.
+    pub run_id: String,
+    /// The step; may be empty.
+    pub step_id: String,
+    /// The caller's id of this try.
+    pub attempt_id: Uuid,
+    /// The calling process, as it names itself; may be empty.
+    pub caller: String,
+    /// The model's id of the tool call; may be empty.
+    pub tool_call_id: String,
+    /// The lease asked for; the tool's if absent.
+    pub lease: Option<Duration>,
+    /// The caller's labels.
+    pub labels: BTreeMap<String, String>,
+    /// The arguments as they were sent; kept only for a person to approve.
+    pub arguments_json: String,
+}
+
+/// What else a decision rests on, found out before it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// The store's time.
+    pub now: Timestamp,
+    /// Whether the downstream has just been asked for this Begin.
+    pub probed: bool,
+    /// Whether the tool's switch is off.
+    pub halted: bool,
+    /// Whether the run still has a slot for this intent.
+    pub slot_free: bool,
+    /// What a look-alike found in its window leads to.
+    pub look_alike: LookAlike,
+    /// Whether the policy's expression asks for a person.
+    pub approval_required: bool,
+    /// Reports that came for this key before it was ever begun.
+    pub orphans: Vec<Event>,
+}
+
+impl Facts {
+    /// Nothing stands in the way at `now`.
+    pub fn at(now: Timestamp) -> Self {
+        Self {
+            now,
+            probed: false,
+            halted: false,
+            slot_free: true,
+            look_alike: LookAlike::None,
+            approval_required: false,
+            orphans: Vec::new(),
+        }
+    }
+}
+
+/// What a look-alike in its window leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LookAlike {
+    /// There is none, or the policy only warns.
+    None,
+    /// A person must decide.
+    AwaitApproval,
+    /// The call is refused.
+    Refuse,
+}
+
+/// Why the right to execute is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ExecuteReason {
+    /// A new attempt was granted.
+    Granted(GrantedOn),
+    /// The same attempt asks again: its first answer was lost.
+    Resent,
+}
+
+/// Why the caller must not execute now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum HoldReason {
+    /// Another attempt holds the lease.
+    InFlight,
+    /// This attempt id was granted before and is no longer good.
+    Superseded,
+    /// Somebody tried and nobody knows.
+    OutcomeUnknown,
+    /// Only a person can move it on.
+    NeedsAttention,
+}
+
+/// Why the call is refused for good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RefuseReason {
+    /// No attempts are left, or failures are final.
+    FailedFinal,
+    /// A person said no.
+    Denied,
+    /// The policy does not list the tool.
+    ToolNotListed,
+    /// The tool is halted.
+    ToolHalted,
+    /// The run's limit is used up.
+    RunLimit,
+    /// Another intent looks the same.
+    LookAlikeLimit,
+}
+
+/// What a Begin is answered, and what is written before the answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// Execute now. `write` is the row to write first; a resent answer writes nothing.
+    Execute {
+        /// Why.
+        reason: ExecuteReason,
+        /// The row that grants it.
+        write: Option<Written>,
+        /// Whether less lease was given than was asked for.
+        lease_clamped: bool,
+    },
+    /// It has happened: here is the first result, or its tombstone.
+    Replay {
+        /// Whether the result was removed after its retention.
+        pruned: bool,
+    },
+    /// Do not execute now.
+    Hold {
+        /// Why.
+        reason: HoldReason,
+        /// When to ask again.
+        retry_after: Option<Duration>,
+        /// The row that makes orphan facts visible to people.
+        write: Option<Written>,
+    },
+    /// A person must decide first.
+    AwaitApproval {
+        /// The proposal, if this call makes one.
+        write: Option<Written>,
+    },
+    /// Not now and not later.
+    Refuse {
+        /// Why.
+        reason: RefuseReason,
+    },
+    /// The same key with other binding arguments.
+    ParametersChanged {
+        /// Where they differ, as far as is known.
+        pointers: Vec<Pointer>,
+    },
+    /// The only basis left for the key is too weak for a tool that needs approval.
+    WeakKey,
+    /// Execute; the tool needs no record.
+    NotRecorded,
+}
+
+/// A row to write, with the facts to keep beside it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Written {
+    /// The row.
+    pub intent: Box<Intent>,
+    /// The facts.
+    pub events: Vec<Event>,
+}
+
+/// Decides a Begin, given the row of its key, the policy and the facts.
+///
+/// `candidate` is the identification under the row's own recipe, or under the active one where
+/// there is no row.
+pub fn decide(
+    row: Option<&Intent>,
+    call: &BeginCall,
+    candidate: &Candidate,
+    policy: &ToolPolicy,
+    facts: &Facts,
+) -> Result<Decision, TransitionError> {
+    match row {
+        None => Ok(decide_absent(call, candidate, policy, facts)),
+        Some(row) => decide_present(row, call, candidate, policy, facts),
+    }
+}
+
+fn decide_absent(
+    call: &BeginCall,
+    candidate: &Candidate,
+    policy: &ToolPolicy,
+    facts: &Facts,
+) -> Decision {
+    if !policy.listed && policy.refuse_unlisted {
+        return Decision::Refuse { reason: RefuseReason::ToolNotListed };
+    }
+    if policy.class != Class::Effectful {
+        return Decision::NotRecorded;
+    }
+    if !facts.orphans.is_empty() {
+        let mut intent = new_intent(call, candidate, State::Unknown, facts.now);
+        intent.needs_attention = true;
+        return Decision::Hold {
+            reason: HoldReason::NeedsAttention,
+            retry_after: None,
+            write: Some(Written { intent: Box::new(intent), events: facts.orphans.clone() }),
+        };
+    }
+    if facts.look_alike == LookAlike::Refuse {
+        return Decision::Refuse { reason: RefuseReason::LookAlikeLimit };
+    }
+    let gated = facts.approval_required || facts.look_alike == LookAlike::AwaitApproval;
+    if (gated || policy.approval.is_some()) && candidate.basis == KeyBasis::StepArguments {
+        return Decision::WeakKey;
+    }
+    if gated {
+        let mut intent = new_intent(call, candidate, State::AwaitingApproval, facts.now);
+        return match propose(&mut intent, call, policy, facts.now) {
+            Some(event) => Decision::AwaitApproval {
+                write: Some(Written { intent: Box::new(intent), events: vec![event] }),
+            },
+            None => Decision::Refuse { reason: RefuseReason::LookAlikeLimit },
+        };
+    }
+    if let Some(refused) = gates(facts) {
+        return refused;
+    }
+    let mut intent = new_intent(call, candidate, State::Started, facts.now);
+    let lease_clamped = push_attempt(&mut intent, call, policy, GrantedOn::New, facts.now);
+    Decision::Execute {
+        reason: ExecuteReason::Granted(GrantedOn::New),
+        write: Some(Written { intent: Box::new(intent), events: Vec::new() }),
+        lease_clamped,
+    }
+}
+
+fn decide_present(
+    row: &Intent,
+    call: &BeginCall,
+    candidate: &Candidate,
+    policy: &ToolPolicy,
+    facts: &Facts,
+) -> Result<Decision, TransitionError> {
+    // In every state, tombstones included: a key never changes its meaning.
+    if row.fingerprint != candidate.print.fingerprint {
+        let pointers = row.digests.differing(&candidate.print.digests);
+        return Ok(Decision::ParametersChanged { pointers });
+    }
+    let now = facts.now;
+    match row.state {
+        State::Completed => Ok(Decision::Replay { pruned: row.pruned }),
+        State::AwaitingApproval => match &row.approval {
+            Some(approval) if approval.ran_out(now) => propose_again(row, call, policy, now),
+            _ => Ok(Decision::AwaitApproval { write: None }),
+        },
+        State::Denied => match &row.approval {
+            Some(approval) if approval.verdict == Verdict::Expired => {
+                propose_again(row, call, policy, now)
+            }
+            _ => Ok(Decision::Refuse { reason: RefuseReason::Denied }),
+        },
+        State::Started | State::Unknown | State::Failed | State::Approved
+            if row.attempt(call.attempt_id).is_some() =>
+        {
+            Ok(known_attempt(row, call, policy, now))
+        }
+        State::Approved => {
+            if row.approval.as_ref().is_some_and(|approval| approval.is_valid(now)) {
+                grant(row, call, policy, GrantedOn::Approved, facts)
+            } else {
+                propose_again(row, call, policy, now)
+            }
+        }
+        State::Started => match row.current() {
+            Some(current) if current.lease_runs(now) => Ok(Decision::Hold {
+                reason: HoldReason::InFlight,
+                retry_after: Some(current.lease_expires_at.since(now)),
+                write: None,
+            }),
+            _ => unsettled(row, call, policy, facts),
+        },
+        State::Unknown => unsettled(row, call, policy, facts),
+        State::Failed => failed(row, call, policy, facts),
+    }
+}
+
+/// The attempt was granted before: it gets the same answer while that is certainly safe.
+fn known_attempt(
+    row: &Intent,
+    call: &BeginCall,
+    policy: &ToolPolicy,
+    now: Timestamp,
+) -> Decision {
+    let resent = row.current().is_some_and(|current| {
+        row.state == State::Started
+            && current.id == call.attempt_id
+            && current.caller == call.caller
+            && current.fate == Fate::Open
+            && !current.extended
+            && current.lease_runs(now)
+            && now.since(current.granted_at) < policy.resend_window
+    });
+    if resent {
+        Decision::Execute { reason: ExecuteReason::Resent, write: None, lease_clamped: false }
+    } else {
+        Decision::Hold { reason: HoldReason::Superseded, retry_after: None, write: None }
+    }
+}
+
+/// Somebody tried and nobody has settled: age alone grants nothing.
+fn unsettled(
+    row: &Intent,
+    call: &BeginCall,
+    policy: &ToolPolicy,
+    facts: &Facts,
+) -> Result<Decision, TransitionError> {
+    if !row.attempts.is_empty() && row.attempts.iter().all(|attempt| attempt.promise.same_transaction)
+    {
+        return grant(row, call, policy, GrantedOn::Fenced, facts);
+    }
+    let lease = call.lease.unwrap_or(policy.lease).min(policy.lease_max);
+    if row.dedup_until(policy).is_some_and(|until| facts.now + lease < until) {
+        return grant(row, call, policy, GrantedOn::DownstreamDedupes, facts);
+    }
+    if row.needs_attention || only_a_person_can_help(row, policy, facts.now) {
+        return Ok(Decision::Hold {
+            reason: HoldReason::NeedsAttention,
+            retry_after: None,
+            write: None,
+        });
+    }
+    Ok(Decision::Hold {
+        reason: HoldReason::OutcomeUnknown,
+        retry_after: Some(UNKNOWN_RETRY_AFTER),
+        write: None,
+    })
+}
+
+fn failed(
+    row: &Intent,
+    call: &BeginCall,
+    policy: &ToolPolicy,
+    facts: &Facts,
+) -> Result<Decision, TransitionError> {
+    // A person who reopens a final failure gives a fresh budget, whatever the policy's habit.
+    let reopened = row.attempts_forgiven > 0 && row.attempts_used() == 0;
+    if (!policy.retry_failed && !reopened && row.attempts_used() > 0)
+        || row.attempts_used() >= policy.max_attempts
+    {
+        return Ok(Decision::Refuse { reason: RefuseReason::FailedFinal });
+    }
+    match &row.approval {
+        Some(approval) if !approval.is_valid(facts.now) => {
+            propose_again(row, call, policy, facts.now)
+        }
+        _ => {
+            let granted_on = if facts.probed { GrantedOn::NotExecuted } else { GrantedOn::Retry };
+            grant(row, call, policy, granted_on, facts)
+        }
+    }
+}
+
+/// Whether neither the downstream nor a retry can settle what is unsettled.
+pub fn only_a_person_can_help(row: &Intent, policy: &ToolPolicy, now: Timestamp) -> bool {
+    let by_retry = row.dedup_until(policy).is_some_and(|until| now + policy.lease < until);
+    let by_transaction = row.current().is_some_and(|attempt| attempt.promise.same_transaction);
+    policy.downstream.status.is_none() && !by_retry && !by_transaction
+}
+
+/// What stands before every EXECUTE but a resent one.
+fn gates(facts: &Facts) -> Option<Decision> {
+    let reason = if facts.halted {
+        RefuseReason::ToolHalted
+    } else if !facts.slot_free {
+        RefuseReason::RunLimit
+    } else {
+        return None;
+    };
+    Some(Decision::Refuse { reason })
+}
+
+fn grant(
+    row: &Intent,
+    call: &BeginCall,
+    policy: &ToolPolicy,
+    granted_on: GrantedOn,
+    facts: &Facts,
+) -> Result<Decision, TransitionError> {
+    if let Some(refused) = gates(facts) {
+        return Ok(refused);
+    }
+    let mut next = row.clone();
+    let mut events = Vec::new();
+    if row.state.is_unsettled() {
+        events.push(Event {
+            kind: EventKind::Superseded,
+            attempt_id: row.current().map(|attempt| attempt.id),
+            actor: call.caller.clone(),
+            state_after: State::Started,
+            ..plain_event(row.state, facts.now)
+        });
+    }
+    if granted_on == GrantedOn::Fenced {
+        for attempt in next.attempts.iter_mut().filter(|attempt| !attempt.fate.is_harmless()) {
+            attempt.fate = Fate::Fenced;
+        }
+    }
+    next.go(Transition::Grant)?;
+    let lease_clamped = push_attempt(&mut next, call, policy, granted_on, facts.now);
+    next.settlement = None;
+    next.settled_at = None;
+    next.needs_attention = next.conflict;
+    next.probing = Probing::default();
+    Ok(Decision::Execute {
+        reason: ExecuteReason::Granted(granted_on),
+        write: Some(Written { intent: Box::new(next), events }),
+        lease_clamped,
+    })
+}
+
+/// Appends a granted attempt; tells whether it got less lease than it asked for.
+fn push_attempt(
+    intent: &mut Intent,
+    call: &BeginCall,
+    policy: &ToolPolicy,
+    granted_on: GrantedOn,
+    now: Timestamp,
+) -> bool {
+    let previous = intent.current();
+    let number = previous.map_or(1, |attempt| attempt.number + 1);
+    let promise = Promise::of(policy, granted_on, number, previous);
+    let wanted = call.lease.unwrap_or(policy.lease);
+    intent.attempts.push(Attempt {
+        id: call.attempt_id,
+        number,
+        caller: call.caller.clone(),
+        granted_on,
+        granted_at: now,
+        lease_expires_at: now + wanted.min(policy.lease_max),
+        extended: false,
+        fate: Fate::Open,
+        reports: Vec::new(),
+        failure: None,
+        promise,
+    });
+    let until = intent.dedup_until(policy);
+    let Some(attempt) = intent.current_mut() else { return false };
+    // A window that is over limits nothing: the attempt does not rest on it.
+    if let Some(until) = until.filter(|until| now < *until) {
+        attempt.lease_expires_at = attempt.lease_expires_at.min(until);
+    }
+    attempt.lease_expires_at < now + wanted
+}
+
+fn propose_again(
+    row: &Intent,
+    call: &BeginCall,
+    policy: &ToolPolicy,
+    now: Timestamp,
+) -> Result<Decision, TransitionError> {
+    let mut next = row.clone();
+    next.go(Transition::Propose)?;
+    let events = propose(&mut next, call, policy, now).into_iter().collect();
+    Ok(Decision::AwaitApproval { write: Some(Written { intent: Box::new(next), events }) })
+}
+
+/// Writes the proposal into the row; `None` where no rule says how long it would stand.
+fn propose(
+    intent: &mut Intent,
+    call: &BeginCall,
+    policy: &ToolPolicy,
+    now: Timestamp,
+) -> Option<Event> {
+    let rule = policy.approval.or_else(|| {
+        // The policy has dropped the gate since; the row keeps its own terms.
+        intent.approval.as_ref().map(|old| super::tool::ApprovalRule {
+            expires: old.expires_at.since(old.proposed_at),
+            valid_for: old.valid_for,
+        })
+    })?;
+    let before = intent.state;
+    intent.approval = Some(Approval::propose(rule, &call.caller, &call.arguments_json, now));
+    Some(Event {
+        kind: EventKind::Proposed,
+        actor: call.caller.clone(),
+        attempt_id: Some(call.attempt_id),
+        ..plain_event(before, now)
+    })
+}
+
+fn new_intent(
+    call: &BeginCall,
+    candidate: &Candidate,
+    state: State,
+    now: Timestamp,
+) -> Intent {
+    Intent {
+        namespace: call.namespace.clone(),
+        key: candidate.key,
+        key_basis: candidate.basis,
+        recipe: candidate.recipe,
+        fingerprint: candidate.print.fingerprint,
+        digests: candidate.print.digests.clone(),
+        tool: call.tool.clone(),
+        run_id: call.run_id.clone(),
+        step_id: call.step_id.clone(),
+        tool_call_id: call.tool_call_id.clone(),
+        labels: call.labels.clone(),
+        created_at: now,
+        state,
+        attempts: Vec::new(),
+        attempts_forgiven: 0,
+        approval: None,
+        result: None,
+        pruned: false,
+        settlement: None,
+        settled_at: None,
+        downstream_ref: None,
+        needs_attention: false,
+        conflict: false,
+        probing: Probing::default(),
+        replay_count: 0,
+        last_seen_at: None,
+    }
+}
+
+fn plain_event(state: State, now: Timestamp) -> Event {
+    Event {
+        at: now,
+        kind: EventKind::Superseded,
+        provenance: Provenance::Caller,
+        actor: String::new(),
+        attempt_id: None,
+        state_before: state,
+        state_after: state,
+        code: String::new(),
+        note: String::new(),
+        downstream_ref: None,
+        result_sha256: None,
+    }
+}

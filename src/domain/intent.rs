@@ -1,0 +1,463 @@
+//! An intent: one effect that somebody means to have, and where it stands.
+
+use std::{collections::BTreeMap, fmt};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use thiserror::Error;
+use uuid::Uuid;
+
+use super::{
+    approval::Approval,
+    attempt::{Attempt, Fate},
+    event::Provenance,
+    fingerprint::{ArgumentDigests, Fingerprint},
+    identity::{Key, KeyBasis, downstream_digest},
+    time::Timestamp,
+    tool::ToolPolicy,
+};
+
+/// Where an intent stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum State {
+    /// A person must decide first. Entered by a gated Begin; left by Approve, Deny or expiry.
+    AwaitingApproval,
+    /// Decided yes, not begun. Left by the one Begin that gets EXECUTE, or by the end of its validity.
+    Approved,
+    /// An attempt holds the right to execute, or held it and nobody has settled.
+    Started,
+    /// Somebody tried and nobody knows. Left by evidence only, never by age.
+    Unknown,
+    /// The effect happened. Final.
+    Completed,
+    /// The effect certainly did not happen. Left by a new attempt, unless final.
+    Failed,
+    /// A person said no, or nobody decided in time. Left by a new proposal.
+    Denied,
+}
+
+/// What can happen to an intent, as its state sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Transition {
+    /// A call waits for a person (again).
+    Propose,
+    /// A person said yes.
+    Approve,
+    /// A person said no, or the time for it ran out.
+    Deny,
+    /// An attempt is granted the right to execute.
+    Grant,
+    /// There is evidence that the effect happened.
+    Executed,
+    /// Every granted attempt is known not to have had its effect.
+    NotExecuted,
+    /// An attempt was made, and its effect is not known.
+    LoseTrack,
+}
+
+/// A move that the state machine does not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("apply {transition:?} to an intent in state {state}")]
+pub struct TransitionError {
+    /// The state that the intent was in.
+    pub state: State,
+    /// What was to happen.
+    pub transition: Transition,
+}
+
+impl State {
+    /// Every state, in the order of the contract.
+    pub const ALL: [Self; 7] = [
+        Self::AwaitingApproval,
+        Self::Approved,
+        Self::Started,
+        Self::Unknown,
+        Self::Completed,
+        Self::Failed,
+        Self::Denied,
+    ];
+
+    /// The state after `transition`: the one place that says which moves there are.
+    pub fn after(self, transition: Transition) -> Result<Self, TransitionError> {
+        use State as S;
+        use Transition as T;
+        match (self, transition) {
+            (S::AwaitingApproval, T::Approve) => Ok(S::Approved),
+            (S::AwaitingApproval, T::Deny) => Ok(S::Denied),
+            // A new proposal: after an expiry, after a validity that ran out unused, for a retry,
+            // or by a person who reopens what was denied.
+            (S::AwaitingApproval | S::Approved | S::Failed | S::Denied, T::Propose) => {
+                Ok(S::AwaitingApproval)
+            }
+            (S::Approved | S::Started | S::Unknown | S::Failed, T::Grant) => Ok(S::Started),
+            // A success is the safer belief, wherever it is reported.
+            (
+                S::AwaitingApproval
+                | S::Approved
+                | S::Started
+                | S::Unknown
+                | S::Completed
+                | S::Failed
+                | S::Denied,
+                T::Executed,
+            ) => Ok(S::Completed),
+            (S::Started | S::Unknown | S::Failed, T::NotExecuted) => Ok(S::Failed),
+            // From AWAITING_APPROVAL, APPROVED and DENIED: somebody acted without the right to.
+            (
+                S::AwaitingApproval | S::Approved | S::Started | S::Unknown | S::Denied,
+                T::LoseTrack,
+            ) => Ok(S::Unknown),
+            (S::AwaitingApproval, T::Grant | T::NotExecuted)
+            | (S::Approved, T::Approve | T::Deny | T::NotExecuted)
+            | (S::Started | S::Unknown, T::Propose | T::Approve | T::Deny)
+            | (
+                S::Completed,
+                T::Propose | T::Approve | T::Deny | T::Grant | T::NotExecuted | T::LoseTrack,
+            )
+            | (S::Failed, T::Approve | T::Deny | T::LoseTrack)
+            | (S::Denied, T::Approve | T::Deny | T::Grant | T::NotExecuted) => {
+                Err(TransitionError { state: self, transition })
+            }
+        }
+    }
+
+    /// Whether an effect may be under way or have happened unseen.
+    pub fn is_unsettled(self) -> bool {
+        match self {
+            Self::Started | Self::Unknown => true,
+            Self::AwaitingApproval
+            | Self::Approved
+            | Self::Completed
+            | Self::Failed
+            | Self::Denied => false,
+        }
+    }
+
+    /// The state's public name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::AwaitingApproval => "AWAITING_APPROVAL",
+            Self::Approved => "APPROVED",
+            Self::Started => "STARTED",
+            Self::Unknown => "UNKNOWN",
+            Self::Completed => "COMPLETED",
+            Self::Failed => "FAILED",
+            Self::Denied => "DENIED",
+        }
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The recipe that a row's key and fingerprint were made under.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RecipeVersion {
+    /// The version of the policy.
+    pub policy: u32,
+    /// The version of the hash.
+    pub hash: u32,
+}
+
+/// The result that a caller, the reconciler or a person recorded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResultBody {
+    /// The bytes, cut to the policy's size; `None` where the settlement carried no result.
+    pub bytes: Option<Vec<u8>>,
+    /// The media type, as reported; may be empty.
+    pub content_type: String,
+    /// SHA-256 of the whole result.
+    pub sha256: [u8; 32],
+    /// Size of the whole result, in bytes.
+    pub size: u64,
+    /// Whether `bytes` is less than the whole.
+    pub truncated: bool,
+}
+
+impl ResultBody {
+    /// A result as it was reported, cut to `bytes_max`.
+    ///
+    /// A caller that had to cut the result itself says what the whole was by `whole`.
+    pub fn reported(
+        bytes: Option<Vec<u8>>,
+        content_type: String,
+        whole: Option<([u8; 32], u64)>,
+        bytes_max: u64,
+    ) -> Self {
+        let given = bytes.as_deref().unwrap_or_default();
+        let given_size = given.len() as u64;
+        let (sha256, size) =
+            whole.unwrap_or_else(|| (Sha256::digest(given).into(), given_size));
+        let kept = usize::try_from(bytes_max.min(given_size)).unwrap_or(usize::MAX);
+        Self {
+            truncated: size > kept as u64,
+            bytes: bytes.map(|mut bytes| {
+                bytes.truncate(kept);
+                bytes
+            }),
+            content_type,
+            sha256,
+            size,
+        }
+    }
+
+    /// Whether both are the same result.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.bytes.is_some() == other.bytes.is_some()
+            && self.sha256 == other.sha256
+            && self.size == other.size
+    }
+}
+
+/// Who settled an intent, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settlement {
+    /// By which road.
+    pub provenance: Provenance,
+    /// The name of the person or process.
+    pub by: String,
+    /// The reason, where a person gave one.
+    pub note: String,
+}
+
+/// What the reconciler has learnt so far; starts again with every grant.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Probing {
+    /// Absences in a row that count.
+    pub absences: u32,
+    /// When the last of them was seen.
+    pub last_absence_at: Option<Timestamp>,
+    /// Since when there has been no verdict.
+    pub asked_since: Option<Timestamp>,
+}
+
+/// One effect that somebody means to have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Intent {
+    /// The tenant.
+    pub namespace: String,
+    /// The public key.
+    pub key: Key,
+    /// What the key was made from.
+    pub key_basis: KeyBasis,
+    /// The recipe of key and fingerprint.
+    pub recipe: RecipeVersion,
+    /// Hash of the tool and the binding arguments.
+    pub fingerprint: Fingerprint,
+    /// Short digests of single arguments, to name the differing ones.
+    pub digests: ArgumentDigests,
+    /// The tool.
+    pub tool: String,
+    /// The run that began it; may be empty.
+    pub run_id: String,
+    /// The step that began it; may be empty.
+    pub step_id: String,
+    /// The model's id of the tool call that began it; may be empty.
+    pub tool_call_id: String,
+    /// The caller's own labels.
+    pub labels: BTreeMap<String, String>,
+    /// When the row was written.
+    pub created_at: Timestamp,
+
+    /// Where it stands.
+    pub state: State,
+    /// Every granted attempt, oldest first; the last is the current one.
+    pub attempts: Vec<Attempt>,
+    /// Attempts up to this number no longer count: a person reopened the intent after them.
+    pub attempts_forgiven: u32,
+    /// What people were asked and said.
+    pub approval: Option<Approval>,
+    /// The first result; final.
+    pub result: Option<ResultBody>,
+    /// Whether the result was removed after its retention.
+    pub pruned: bool,
+    /// Who settled it.
+    pub settlement: Option<Settlement>,
+    /// When it was settled.
+    pub settled_at: Option<Timestamp>,
+    /// The downstream's id of the effect.
+    pub downstream_ref: Option<String>,
+    /// Whether only a person can move it on.
+    pub needs_attention: bool,
+    /// Whether facts contradict each other.
+    pub conflict: bool,
+    /// What the reconciler has learnt so far.
+    pub probing: Probing,
+
+    /// How often a Begin met this row; written behind.
+    pub replay_count: u64,
+    /// When a Begin last met it; written behind.
+    pub last_seen_at: Option<Timestamp>,
+}
+
+impl Intent {
+    /// The attempt that holds, or last held, the right to execute.
+    pub fn current(&self) -> Option<&Attempt> {
+        self.attempts.last()
+    }
+
+    pub(super) fn current_mut(&mut self) -> Option<&mut Attempt> {
+        self.attempts.last_mut()
+    }
+
+    /// The granted attempt with this id.
+    pub fn attempt(&self, id: Uuid) -> Option<&Attempt> {
+        self.attempts.iter().find(|attempt| attempt.id == id)
+    }
+
+    pub(super) fn attempt_mut(&mut self, id: Uuid) -> Option<&mut Attempt> {
+        self.attempts.iter_mut().find(|attempt| attempt.id == id)
+    }
+
+    /// Whether this attempt is the newest granted one.
+    pub fn is_current(&self, id: Uuid) -> bool {
+        self.current().is_some_and(|attempt| attempt.id == id)
+    }
+
+    /// How many attempts count against the policy's maximum.
+    pub fn attempts_used(&self) -> u32 {
+        let counted = self.attempts.iter().filter(|attempt| {
+            attempt.number > self.attempts_forgiven && attempt.fate != Fate::NeverBegan
+        });
+        u32::try_from(counted.count()).unwrap_or(u32::MAX)
+    }
+
+    /// Whether every granted attempt is known not to have had its effect.
+    pub fn is_harmless(&self) -> bool {
+        self.attempts.iter().all(|attempt| attempt.fate.is_harmless())
+    }
+
+    /// Whether the effect, by any attempt, may be in the world.
+    pub fn effect_may_have_happened(&self) -> bool {
+        match self.state {
+            State::Started | State::Unknown | State::Completed => true,
+            State::AwaitingApproval | State::Approved | State::Failed | State::Denied => {
+                !self.is_harmless()
+            }
+        }
+    }
+
+    /// The attempts that carry the same downstream key as the current one, oldest first.
+    pub fn sharing_key(&self) -> impl Iterator<Item = &Attempt> {
+        let key = self.current().map(|current| current.promise.key_attempt);
+        self.attempts.iter().filter(move |attempt| Some(attempt.promise.key_attempt) == key)
+    }
+
+    /// Until when the downstream de-duplicates further attempts under the current key.
+    ///
+    /// Counted from the first grant under that key. What was promised at each grant holds; the
+    /// policy of today may only tighten it.
+    pub fn dedup_until(&self, policy: &ToolPolicy) -> Option<Timestamp> {
+        let mut window = policy.downstream.dedup_window?;
+        for attempt in self.sharing_key() {
+            window = window.min(attempt.promise.dedup_window?);
+        }
+        Some(self.sharing_key().next()?.granted_at + window)
+    }
+
+    /// The key to send downstream with the current attempt, or with the first one to come.
+    pub fn downstream_key(&self) -> String {
+        self.current().map_or_else(
+            || hex::encode(downstream_digest(&self.key, None, self.recipe.hash)),
+            |attempt| attempt.downstream_key(&self.key, self.recipe.hash),
+        )
+    }
+
+    /// Changes when a person who decides on this intent would want to look again.
+    ///
+    /// It covers state, attempt, argument hash and decision, not counters.
+    pub fn etag(&self) -> String {
+        let decision = self.approval.as_ref().map(|approval| format!("{approval:?}"));
+        let fates: Vec<Fate> = self.attempts.iter().map(|attempt| attempt.fate).collect();
+        let covered = format!(
+            "{:?}",
+            (
+                self.state,
+                self.current().map(|attempt| (attempt.number, attempt.id)),
+                fates,
+                self.needs_attention,
+                self.attempts_forgiven,
+                self.fingerprint.to_string(),
+                decision,
+            )
+        );
+        hex::encode(&Sha256::digest(covered)[..8])
+    }
+
+    /// Moves the intent along the state machine.
+    pub(super) fn go(&mut self, transition: Transition) -> Result<(), TransitionError> {
+        self.state = self.state.after(transition)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TRANSITIONS: [Transition; 7] = [
+        Transition::Propose,
+        Transition::Approve,
+        Transition::Deny,
+        Transition::Grant,
+        Transition::Executed,
+        Transition::NotExecuted,
+        Transition::LoseTrack,
+    ];
+
+    #[test]
+    fn completed_is_left_by_nothing() {
+        for transition in TRANSITIONS {
+            let after = State::Completed.after(transition);
+            assert!(after.is_err() || after == Ok(State::Completed), "{transition:?}");
+        }
+    }
+
+    #[test]
+    fn unknown_is_left_by_evidence_or_a_further_grant_only() {
+        for transition in TRANSITIONS {
+            let left = State::Unknown.after(transition).is_ok_and(|state| state != State::Unknown);
+            let evidence = matches!(
+                transition,
+                Transition::Executed | Transition::NotExecuted | Transition::Grant
+            );
+            assert_eq!(left, evidence, "{transition:?}");
+        }
+    }
+
+    #[test]
+    fn execution_is_granted_from_four_states_only() {
+        let from: Vec<State> = State::ALL
+            .into_iter()
+            .filter(|state| state.after(Transition::Grant).is_ok())
+            .collect();
+        assert_eq!(from, [State::Approved, State::Started, State::Unknown, State::Failed]);
+    }
+
+    #[test]
+    fn a_refused_move_names_state_and_event() {
+        let error = State::Completed.after(Transition::Grant).unwrap_err();
+        assert_eq!(error.to_string(), "apply Grant to an intent in state COMPLETED");
+    }
+
+    #[test]
+    fn a_cut_result_keeps_the_hash_of_the_whole() {
+        let whole = vec![7_u8; 1000];
+        let result = ResultBody::reported(Some(whole.clone()), String::new(), None, 10);
+        assert_eq!(result.bytes.as_deref(), Some(&whole[..10]));
+        assert_eq!(result.sha256, <[u8; 32]>::from(Sha256::digest(&whole)));
+        assert!(result.truncated);
+        assert_eq!(result.size, 1000);
+    }
+
+    #[test]
+    fn an_empty_result_is_not_an_absent_one() {
+        let empty = ResultBody::reported(Some(vec![]), String::new(), None, 10);
+        let absent = ResultBody::reported(None, String::new(), None, 10);
+        assert!(!empty.is_same(&absent));
+        assert!(!empty.truncated);
+    }
+}

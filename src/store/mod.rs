@@ -1,0 +1,479 @@
+//! Where intents are kept: the `Store` trait and its words.
+//!
+//! A store moves rows: it inserts what is absent, hands back what is there, and replaces a row if
+//! its version is still the one that was read. The domain decides; SQL only guards.
+
+mod columns;
+pub mod postgres;
+pub mod sqlite;
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use thiserror::Error;
+use uuid::Uuid;
+
+use crate::domain::{
+    event::Event,
+    identity::{Key, downstream_digest, downstream_uuid},
+    intent::{Intent, State},
+    time::Timestamp,
+};
+
+/// A row's version; raised by every replacement.
+pub type Version = u32;
+
+/// An intent as it is stored, with the version for compare-and-set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stored {
+    /// The intent.
+    pub intent: Intent,
+    /// Its version when it was read or written.
+    pub version: Version,
+}
+
+/// The id that a row is filed under: the intent's downstream key in its UUID form.
+///
+/// It is one hash away from the public key and carried whole by the downstream key, so that both
+/// find the row by its primary key.
+pub fn row_id(key: &Key, hash_version: u32) -> Uuid {
+    downstream_uuid(downstream_digest(key, None, hash_version))
+}
+
+/// What must hold for a write to happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expected {
+    /// There is no row, and no orphan fact unless the decision has seen them.
+    Absent {
+        /// Whether orphan facts were part of the decision.
+        orphans_seen: bool,
+    },
+    /// The row still has this version.
+    Version(Version),
+}
+
+/// Which of a row's times are those of the write itself.
+///
+/// The store's clock is the only clock. A decision is made for some earlier time; the write shifts
+/// the times that the decision set by what has passed since, on its own clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stamps {
+    /// The row is new.
+    pub created: bool,
+    /// The current attempt is new.
+    pub granted: bool,
+    /// The current attempt's lease end was set.
+    pub leased: bool,
+    /// The settlement is new.
+    pub settled: bool,
+}
+
+/// One row to write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Write {
+    /// The row as it is to be.
+    pub intent: Intent,
+    /// What must hold.
+    pub expected: Expected,
+    /// The time that the decision was made for.
+    pub decided_at: Timestamp,
+    /// Which times are the write's.
+    pub stamps: Stamps,
+    /// Facts to keep beside the row; written only if the row is.
+    pub events: Vec<Event>,
+    /// The policy version that must still be active; `None` for writes that rest on no policy.
+    pub policy: Option<u32>,
+}
+
+impl Write {
+    /// A row for a key that has none.
+    pub fn insert(
+        intent: Intent,
+        events: Vec<Event>,
+        decided_at: Timestamp,
+        orphans_seen: bool,
+        policy: u32,
+    ) -> Self {
+        let attempted = intent.current().is_some();
+        let stamps =
+            Stamps { created: true, granted: attempted, leased: attempted, settled: false };
+        Self {
+            intent,
+            expected: Expected::Absent { orphans_seen },
+            decided_at,
+            stamps,
+            events,
+            policy: Some(policy),
+        }
+    }
+
+    /// A row in place of one that was read.
+    pub fn replace(
+        old: &Stored,
+        intent: Intent,
+        events: Vec<Event>,
+        decided_at: Timestamp,
+        policy: Option<u32>,
+    ) -> Self {
+        let before = old.intent.current();
+        let after = intent.current();
+        let stamps = Stamps {
+            created: false,
+            granted: after.map(|attempt| attempt.number) != before.map(|attempt| attempt.number),
+            leased: after.map(|attempt| attempt.lease_expires_at)
+                != before.map(|attempt| attempt.lease_expires_at),
+            settled: intent.settled_at.is_some() && intent.settled_at != old.intent.settled_at,
+        };
+        Self {
+            intent,
+            expected: Expected::Version(old.version),
+            decided_at,
+            stamps,
+            events,
+            policy,
+        }
+    }
+
+    /// The id of the row.
+    pub fn row_id(&self) -> Uuid {
+        row_id(&self.intent.key, self.intent.recipe.hash)
+    }
+
+    /// The version that the row has after this write.
+    pub fn version_after(&self) -> Version {
+        match self.expected {
+            Expected::Absent { .. } => 1,
+            Expected::Version(version) => version + 1,
+        }
+    }
+
+    /// The intent with the times that the write gives it at `now`.
+    pub fn stamped(&self, now: Timestamp) -> Intent {
+        let shift = |time: Timestamp| {
+            Timestamp::from_micros(now.micros() + time.micros() - self.decided_at.micros())
+        };
+        let mut intent = self.intent.clone();
+        if self.stamps.created {
+            intent.created_at = shift(intent.created_at);
+        }
+        if self.stamps.settled {
+            intent.settled_at = intent.settled_at.map(shift);
+        }
+        if let Some(attempt) = intent.attempts.last_mut() {
+            if self.stamps.granted {
+                attempt.granted_at = shift(attempt.granted_at);
+            }
+            if self.stamps.leased {
+                attempt.lease_expires_at = shift(attempt.lease_expires_at);
+            }
+        }
+        intent
+    }
+
+    /// The events with the time of the write.
+    pub fn stamped_events(&self, now: Timestamp) -> impl Iterator<Item = Event> + '_ {
+        self.events.iter().map(move |event| Event { at: now, ..event.clone() })
+    }
+}
+
+/// What became of one write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Written {
+    /// It is durable, since this time.
+    Done {
+        /// The store's time of the write.
+        at: Timestamp,
+    },
+    /// What was expected does not hold: there is a row, another version, or an orphan fact.
+    Missed,
+    /// Another policy version is active.
+    PolicyMoved,
+}
+
+/// Rows as they were at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// The store's time of the read.
+    pub now: Timestamp,
+    /// One row, or none, for each key asked for.
+    pub rows: Vec<Option<Stored>>,
+}
+
+/// A key to look up: its namespace guards against finding another tenant's row.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct RowKey {
+    /// The namespace that asks.
+    pub namespace: String,
+    /// The id of the row.
+    pub id: Uuid,
+}
+
+/// Another way to name an intent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reference {
+    /// The key that was sent downstream, as the hash that is behind it.
+    DownstreamKey(Vec<u8>),
+    /// The downstream's own id.
+    DownstreamRef(String),
+    /// The model's id of the tool call that began it.
+    ToolCallId(String),
+}
+
+/// A report for a key that was never begun.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OrphanFact {
+    /// The namespace of the report.
+    pub namespace: String,
+    /// The key that it names.
+    pub key: Key,
+    /// The id that a row of that key would have.
+    pub id: Uuid,
+    /// What was reported.
+    pub event: Event,
+}
+
+/// How often a Begin met a row since the last time this was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Touch {
+    /// The row.
+    pub id: Uuid,
+    /// How many repeats.
+    pub repeats: u64,
+}
+
+/// Which intents to list; an absent condition holds for all.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Filter {
+    /// The tenant.
+    pub namespace: String,
+    /// The tool; empty for all.
+    pub tool: String,
+    /// The run; empty for all.
+    pub run_id: String,
+    /// The states; empty for all.
+    pub states: Vec<State>,
+    /// Whether a person is needed.
+    pub needs_attention: Option<bool>,
+    /// Whether facts contradict each other.
+    pub conflict: Option<bool>,
+}
+
+/// Where a page of a list begins: after the row with this time and id, newest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cursor {
+    /// When the last row of the page before was created.
+    pub created_at: Timestamp,
+    /// Its id.
+    pub id: Uuid,
+}
+
+/// A version of the policy, as it is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredPolicy {
+    /// The version.
+    pub version: u32,
+    /// The file's text.
+    pub text: String,
+}
+
+/// The policy that all replicas decide by, and older ones that rows may refer to.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StoredPolicies {
+    /// The active version; 0 before any file was offered.
+    pub active: u32,
+    /// Every kept version with its text, the active one included, newest first.
+    pub kept: Vec<StoredPolicy>,
+}
+
+/// What a look at the store's own settings shows; see `intent-ledger doctor`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Diagnosis {
+    /// The kind of store and its version.
+    pub product: String,
+    /// Each setting that matters, with its value and whether it is safe.
+    pub settings: Vec<Setting>,
+    /// The store's time.
+    pub now: Timestamp,
+    /// The oldest intent in STARTED or UNKNOWN.
+    pub oldest_unsettled: Option<(Key, Timestamp)>,
+}
+
+/// One setting of the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Setting {
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+    /// What is wrong with it, if something is.
+    pub problem: Option<String>,
+}
+
+/// Why the store did not do what it was asked.
+#[derive(Debug, Error)]
+pub enum StoreError {
+    /// Nothing was written, and the store cannot be reached or is busy.
+    #[error("reach the store")]
+    Unavailable(#[source] BoxError),
+    /// The commit was sent and no answer came: the write may have happened.
+    #[error("learn whether the commit happened")]
+    Indeterminate(#[source] BoxError),
+    /// The store refused one of the rows; nothing was written.
+    #[error("write to the store")]
+    Rejected(#[source] BoxError),
+    /// A row cannot be understood.
+    #[error("understand a stored row: {0}")]
+    Corrupt(String),
+}
+
+/// A cause that this layer does not look into.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Why a store cannot be opened.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// The address is not one of a store.
+    #[error("understand the store address {0:?}: expected sqlite:PATH or postgres://…")]
+    Address(String),
+    /// The store's schema is another one than this program's.
+    #[error("use a schema of version {found}, this program needs {needed}: {remedy}")]
+    Schema {
+        /// The version found.
+        found: u32,
+        /// The version needed.
+        needed: u32,
+        /// What mends it.
+        remedy: &'static str,
+    },
+    /// The store would acknowledge what it can lose.
+    #[error("trust the store's durability: {0}; pass --allow-unsafe-durability to use it all the same")]
+    Unsafe(String),
+    /// The migrations failed.
+    #[error("migrate the store")]
+    Migrate(#[source] BoxError),
+    /// It cannot be reached.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// How a store is opened.
+#[derive(Debug, Clone)]
+pub struct StoreOptions {
+    /// `sqlite:PATH` or `postgres://…`.
+    pub address: String,
+    /// Accept settings that can lose what was acknowledged.
+    pub allow_unsafe_durability: bool,
+    /// How many connections a Postgres store keeps for reads and writes.
+    pub connections_max: usize,
+}
+
+impl StoreOptions {
+    /// The address, and a default for everything else.
+    pub fn new(address: impl Into<String>) -> Self {
+        Self {
+            address: address.into(),
+            allow_unsafe_durability: false,
+            connections_max: CONNECTIONS_MAX,
+        }
+    }
+}
+
+/// Two writers and a handful of readers keep a small Postgres busy; more only queue there.
+pub const CONNECTIONS_MAX: usize = 16;
+
+/// Opens the store at an address.
+pub async fn open(options: &StoreOptions) -> Result<Arc<dyn Store>, OpenError> {
+    if let Some(path) = options.address.strip_prefix("sqlite:") {
+        Ok(Arc::new(sqlite::SqliteStore::open(path)?))
+    } else if is_postgres(&options.address) {
+        Ok(Arc::new(postgres::PostgresStore::open(options).await?))
+    } else {
+        Err(OpenError::Address(options.address.clone()))
+    }
+}
+
+/// Brings the schema of the store at an address up to this program's; says from and to.
+pub async fn migrate(options: &StoreOptions) -> Result<(u32, u32), OpenError> {
+    if let Some(path) = options.address.strip_prefix("sqlite:") {
+        sqlite::migrate(path)
+    } else if is_postgres(&options.address) {
+        postgres::migrate(&options.address).await
+    } else {
+        Err(OpenError::Address(options.address.clone()))
+    }
+}
+
+fn is_postgres(address: &str) -> bool {
+    address.starts_with("postgres://") || address.starts_with("postgresql://")
+}
+
+/// The table of intents, in words of the domain.
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// The store's time; answering it is a sign of life.
+    async fn now(&self) -> Result<Timestamp, StoreError>;
+
+    /// After it returns, every write that is `Done` is durable, together with its events, and no
+    /// other has left a trace. No two writes of one call may be for the same row.
+    async fn write(&self, writes: &[Write]) -> Result<Vec<Written>, StoreError>;
+
+    /// The rows of these keys; another namespace's row counts as absent.
+    async fn find(&self, keys: &[RowKey]) -> Result<Found, StoreError>;
+
+    /// The newest row that carries this reference.
+    async fn find_by_reference(
+        &self,
+        namespace: &str,
+        reference: &Reference,
+    ) -> Result<Option<Stored>, StoreError>;
+
+    /// The versions of these rows: what a waiter polls.
+    async fn versions(&self, ids: &[Uuid]) -> Result<Vec<Option<Version>>, StoreError>;
+
+    /// A page of rows, newest first.
+    async fn list(
+        &self,
+        filter: &Filter,
+        after: Option<Cursor>,
+        rows_max: usize,
+    ) -> Result<Vec<Stored>, StoreError>;
+
+    /// The facts kept beside a row, oldest first.
+    async fn events(&self, id: Uuid) -> Result<Vec<Event>, StoreError>;
+
+    /// After it returns, each fact is kept, or was already, or found its namespace's bound
+    /// (`false`).
+    async fn keep_orphans(&self, facts: &[OrphanFact]) -> Result<Vec<bool>, StoreError>;
+
+    /// The facts kept for a key that has no row.
+    async fn orphans(&self, key: &RowKey) -> Result<Vec<Event>, StoreError>;
+
+    /// Adds to the counters of these rows. Versions stay.
+    async fn touch(&self, touches: &[Touch]) -> Result<(), StoreError>;
+
+    /// The active policy and the ones that rows may refer to.
+    async fn policies(&self) -> Result<StoredPolicies, StoreError>;
+
+    /// Makes `policy` the active one if `expected` still is, once no write that was decided under
+    /// another is in flight; `false` if it is not.
+    async fn activate_policy(
+        &self,
+        expected: u32,
+        policy: &StoredPolicy,
+    ) -> Result<bool, StoreError>;
+
+    /// The namespaces and tools that have rows in STARTED or UNKNOWN.
+    async fn unsettled_tools(&self) -> Result<Vec<(String, String)>, StoreError>;
+
+    /// Settings, time and the oldest unsettled intent.
+    async fn diagnose(&self) -> Result<Diagnosis, StoreError>;
+
+    /// How many writers make sense beside each other.
+    fn writers(&self) -> usize;
+}
+
+/// How many orphan facts a namespace may leave behind; a bound on what a broken client can store.
+pub const ORPHANS_PER_NAMESPACE_MAX: usize = 10_000;
+
+/// How long a read or a write waits for a connection before it is [`StoreError::Unavailable`].
+pub const CONNECTION_WAIT_MAX: Duration = Duration::from_secs(2);
