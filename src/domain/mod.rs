@@ -1,1 +1,3 @@
 //! Pure values and decisions: no I/O, no clock, no randomness.
+
+pub mod canonical_json;
