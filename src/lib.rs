@@ -1,3 +1,4 @@
 //! intent-ledger: makes it safe for AI agents to repeat themselves.
 
 pub mod domain;
+pub mod proto;
