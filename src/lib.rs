@@ -1,4 +1,6 @@
 //! intent-ledger: makes it safe for AI agents to repeat themselves.
 
+pub mod clock;
 pub mod domain;
 pub mod proto;
+pub mod store;

@@ -1,0 +1,130 @@
+//! A row to and from its columns.
+
+use rusqlite::{Connection, Row, named_params};
+
+use super::sql;
+use crate::store::{Version, columns::Columns};
+
+/// Inserts a row if there is none; says how many were inserted.
+pub(super) fn insert(connection: &Connection, row: &Columns) -> rusqlite::Result<usize> {
+    connection.prepare_cached(sql::INSERT)?.execute(named_params! {
+        ":id": row.id,
+        ":version": row.version,
+        ":key": row.key,
+        ":key_basis": row.key_basis,
+        ":policy_version": row.policy_version,
+        ":hash_version": row.hash_version,
+        ":fingerprint": row.fingerprint,
+        ":argument_digests": row.argument_digests,
+        ":namespace": row.namespace,
+        ":tool": row.tool,
+        ":run_id": row.run_id,
+        ":step_id": row.step_id,
+        ":tool_call_id": row.tool_call_id,
+        ":created_at": row.created_at,
+        ":state": row.state,
+        ":attempt": row.attempt,
+        ":attempt_id": row.attempt_id,
+        ":caller": row.caller,
+        ":granted_on": row.granted_on,
+        ":granted_at": row.granted_at,
+        ":lease_expires_at": row.lease_expires_at,
+        ":extended": row.extended,
+        ":fate": row.fate,
+        ":reports": row.reports,
+        ":result": row.result,
+        ":result_content_type": row.result_content_type,
+        ":result_sha256": row.result_sha256,
+        ":result_size": row.result_size,
+        ":result_truncated": row.result_truncated,
+        ":pruned": row.pruned,
+        ":provenance": row.provenance,
+        ":settled_at": row.settled_at,
+        ":downstream_ref": row.downstream_ref,
+        ":downstream_key": row.downstream_key,
+        ":needs_attention": row.needs_attention,
+        ":conflict": row.conflict,
+        ":details": row.details,
+    })
+}
+
+/// Replaces a row if it has the expected version; says how many were replaced.
+pub(super) fn replace(
+    connection: &Connection,
+    row: &Columns,
+    expected: Version,
+) -> rusqlite::Result<usize> {
+    connection.prepare_cached(sql::REPLACE)?.execute(named_params! {
+        ":id": row.id,
+        ":expected": expected,
+        ":version": row.version,
+        ":state": row.state,
+        ":attempt": row.attempt,
+        ":attempt_id": row.attempt_id,
+        ":caller": row.caller,
+        ":granted_on": row.granted_on,
+        ":granted_at": row.granted_at,
+        ":lease_expires_at": row.lease_expires_at,
+        ":extended": row.extended,
+        ":fate": row.fate,
+        ":reports": row.reports,
+        ":result": row.result,
+        ":result_content_type": row.result_content_type,
+        ":result_sha256": row.result_sha256,
+        ":result_size": row.result_size,
+        ":result_truncated": row.result_truncated,
+        ":pruned": row.pruned,
+        ":provenance": row.provenance,
+        ":settled_at": row.settled_at,
+        ":downstream_ref": row.downstream_ref,
+        ":downstream_key": row.downstream_key,
+        ":needs_attention": row.needs_attention,
+        ":conflict": row.conflict,
+        ":details": row.details,
+    })
+}
+
+/// The columns of a row that `sql::select` read.
+pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<Columns> {
+    Ok(Columns {
+        id: row.get("id")?,
+        version: row.get("version")?,
+        key: row.get("key")?,
+        key_basis: row.get("key_basis")?,
+        policy_version: row.get("policy_version")?,
+        hash_version: row.get("hash_version")?,
+        fingerprint: row.get("fingerprint")?,
+        argument_digests: row.get("argument_digests")?,
+        namespace: row.get("namespace")?,
+        tool: row.get("tool")?,
+        run_id: row.get("run_id")?,
+        step_id: row.get("step_id")?,
+        tool_call_id: row.get("tool_call_id")?,
+        created_at: row.get("created_at")?,
+        state: row.get("state")?,
+        attempt: row.get("attempt")?,
+        attempt_id: row.get("attempt_id")?,
+        caller: row.get("caller")?,
+        granted_on: row.get("granted_on")?,
+        granted_at: row.get("granted_at")?,
+        lease_expires_at: row.get("lease_expires_at")?,
+        extended: row.get("extended")?,
+        fate: row.get("fate")?,
+        reports: row.get("reports")?,
+        result: row.get("result")?,
+        result_content_type: row.get("result_content_type")?,
+        result_sha256: row.get("result_sha256")?,
+        result_size: row.get("result_size")?,
+        result_truncated: row.get("result_truncated")?,
+        pruned: row.get("pruned")?,
+        provenance: row.get("provenance")?,
+        settled_at: row.get("settled_at")?,
+        downstream_ref: row.get("downstream_ref")?,
+        downstream_key: row.get("downstream_key")?,
+        needs_attention: row.get("needs_attention")?,
+        conflict: row.get("conflict")?,
+        details: row.get("details")?,
+        replay_count: row.get("replay_count")?,
+        last_seen_at: row.get("last_seen_at")?,
+    })
+}
