@@ -6,10 +6,8 @@ use protox::prost::Message;
 
 const INCLUDE: &str = "proto";
 /// The services; what they import comes along.
-const SERVICES: [&str; 2] = [
-    "intent_ledger/v1/ledger_service.proto",
-    "intent_ledger/v1/operations_service.proto",
-];
+const SERVICES: [&str; 2] =
+    ["intent_ledger/v1/ledger_service.proto", "intent_ledger/v1/operations_service.proto"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed={INCLUDE}/google");
@@ -20,10 +18,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let descriptors = protox::compile(SERVICES, [INCLUDE])?;
 
     let out_dir = PathBuf::from(env::var("OUT_DIR")?);
-    fs::write(
-        out_dir.join("intent_ledger_descriptor.bin"),
-        descriptors.encode_to_vec(),
-    )?;
+    fs::write(out_dir.join("intent_ledger_descriptor.bin"), descriptors.encode_to_vec())?;
 
     tonic_prost_build::configure()
         // Ordered maps: the same message is the same bytes every time.

@@ -262,7 +262,13 @@ mod tests {
                 Layer::ResumedRun,
             ),
             (
-                Provenance { attempt_id: None, caller: "", run_id: "", step_id: "", tool_call_id: "" },
+                Provenance {
+                    attempt_id: None,
+                    caller: "",
+                    run_id: "",
+                    step_id: "",
+                    tool_call_id: "",
+                },
                 Layer::UnknownLayer,
             ),
             (Provenance { attempt_id: id(2), run_id: "r2", ..first }, Layer::UnknownLayer),

@@ -163,14 +163,11 @@ impl Json {
 
     /// The value at `pointer`, if there is one.
     pub fn pointer(&self, pointer: &Pointer) -> Option<&Json> {
-        pointer
-            .tokens()
-            .iter()
-            .try_fold(self, |value, token| match value {
-                Json::Object(members) => members.get(token),
-                Json::Array(elements) => elements.get(pointer::array_index(token)?),
-                _ => None,
-            })
+        pointer.tokens().iter().try_fold(self, |value, token| match value {
+            Json::Object(members) => members.get(token),
+            Json::Array(elements) => elements.get(pointer::array_index(token)?),
+            _ => None,
+        })
     }
 
     /// A copy without the values at `pointers`; those that find nothing change nothing.
@@ -311,8 +308,7 @@ impl Members {
     }
 
     fn find(&self, name: &str) -> Result<usize, usize> {
-        self.0
-            .binary_search_by(|(other, _)| utf16_order(other, name))
+        self.0.binary_search_by(|(other, _)| utf16_order(other, name))
     }
 }
 

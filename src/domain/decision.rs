@@ -314,12 +314,7 @@ fn decide_present(
 }
 
 /// The attempt was granted before: it gets the same answer while that is certainly safe.
-fn known_attempt(
-    row: &Intent,
-    call: &BeginCall,
-    policy: &ToolPolicy,
-    now: Timestamp,
-) -> Decision {
+fn known_attempt(row: &Intent, call: &BeginCall, policy: &ToolPolicy, now: Timestamp) -> Decision {
     let resent = row.current().is_some_and(|current| {
         row.state == State::Started
             && current.id == call.attempt_id
@@ -343,7 +338,8 @@ fn unsettled(
     policy: &ToolPolicy,
     facts: &Facts,
 ) -> Result<Decision, TransitionError> {
-    if !row.attempts.is_empty() && row.attempts.iter().all(|attempt| attempt.promise.same_transaction)
+    if !row.attempts.is_empty()
+        && row.attempts.iter().all(|attempt| attempt.promise.same_transaction)
     {
         return grant(row, call, policy, GrantedOn::Fenced, facts);
     }
@@ -517,12 +513,7 @@ fn propose(
     })
 }
 
-fn new_intent(
-    call: &BeginCall,
-    candidate: &Candidate,
-    state: State,
-    now: Timestamp,
-) -> Intent {
+fn new_intent(call: &BeginCall, candidate: &Candidate, state: State, now: Timestamp) -> Intent {
     Intent {
         namespace: call.namespace.clone(),
         key: candidate.key,

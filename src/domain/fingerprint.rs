@@ -80,9 +80,7 @@ pub fn fingerprint(
     }
     let binding = call.arguments.without(&not_binding);
 
-    let input = HashInput::new(recipe.hash_version, "/fingerprint")
-        .text(call.tool)
-        .json(&binding);
+    let input = HashInput::new(recipe.hash_version, "/fingerprint").text(call.tool).json(&binding);
     Fingerprinted {
         fingerprint: Fingerprint(input.digest()),
         digests: ArgumentDigests::new(recipe.hash_version, key, &free_text, &binding),
@@ -111,9 +109,7 @@ impl ArgumentDigests {
         let input = |purpose| HashInput::new(hash_version, purpose).text(&key.to_string());
         let mut members = BTreeMap::new();
         if let Json::Object(object) = binding {
-            let short = object
-                .iter()
-                .filter(|(name, _)| name.len() <= Self::NAME_BYTES_MAX);
+            let short = object.iter().filter(|(name, _)| name.len() <= Self::NAME_BYTES_MAX);
             let sorted: BTreeMap<&str, &Json> = short.collect();
             for (name, value) in sorted.into_iter().take(Self::MEMBERS_MAX) {
                 let digest = input("/member").text(name).json(value).digest();
@@ -133,11 +129,7 @@ impl ArgumentDigests {
             (Some(_), None) => other.covers(name),
             (None, _) => self.covers(name),
         };
-        names
-            .into_iter()
-            .filter(differs)
-            .map(|name| Pointer::member(name))
-            .collect()
+        names.into_iter().filter(differs).map(|name| Pointer::member(name)).collect()
     }
 
     /// Whether the free text differs, under the same conditions.
@@ -169,15 +161,10 @@ impl ArgumentDigests {
         let (free_text, mut rest) = bytes.split_first_chunk().ok_or(DigestsError)?;
         let mut members = BTreeMap::<String, [u8; 4]>::new();
         while let Some((&length, after)) = rest.split_first() {
-            let (name, after) = after
-                .split_at_checked(usize::from(length))
-                .ok_or(DigestsError)?;
+            let (name, after) = after.split_at_checked(usize::from(length)).ok_or(DigestsError)?;
             let (digest, after) = after.split_first_chunk().ok_or(DigestsError)?;
             let name = str::from_utf8(name).map_err(|_| DigestsError)?;
-            if members
-                .last_key_value()
-                .is_some_and(|(last, _)| last.as_str() >= name)
-            {
+            if members.last_key_value().is_some_and(|(last, _)| last.as_str() >= name) {
                 return Err(DigestsError);
             }
             members.insert(name.to_owned(), *digest);
@@ -186,10 +173,7 @@ impl ArgumentDigests {
         if members.len() > Self::MEMBERS_MAX {
             return Err(DigestsError);
         }
-        Ok(ArgumentDigests {
-            free_text: *free_text,
-            members,
-        })
+        Ok(ArgumentDigests { free_text: *free_text, members })
     }
 }
 

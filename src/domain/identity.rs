@@ -245,22 +245,14 @@ pub fn identify(recipe: &Recipe, call: &Call<'_>) -> Result<Identified, Identity
     let business_ids = checked_business_ids(call.business_ids)?;
 
     let input = |basis: KeyBasis| {
-        HashInput::new(recipe.hash_version, "")
-            .text(call.namespace)
-            .text(basis.as_str())
+        HashInput::new(recipe.hash_version, "").text(call.namespace).text(basis.as_str())
     };
     let (basis, input) = if !recipe.identity.is_empty() {
         let input = input(KeyBasis::Policy).text(call.tool);
         let input = scoped(input, recipe.scope, call.run_id)?;
-        (
-            KeyBasis::Policy,
-            input.json(&policy_values(recipe, call.arguments)?),
-        )
+        (KeyBasis::Policy, input.json(&policy_values(recipe, call.arguments)?))
     } else if has_key {
-        (
-            KeyBasis::IdempotencyKey,
-            input(KeyBasis::IdempotencyKey).text(call.idempotency_key),
-        )
+        (KeyBasis::IdempotencyKey, input(KeyBasis::IdempotencyKey).text(call.idempotency_key))
     } else if has_business_ids {
         let input = input(KeyBasis::BusinessIds).text(call.tool);
         let input = scoped(input, recipe.scope, call.run_id)?;
@@ -284,9 +276,7 @@ pub fn identify(recipe: &Recipe, call: &Call<'_>) -> Result<Identified, Identity
 pub fn downstream_digest(key: &Key, attempt: Option<u32>, hash_version: u32) -> [u8; 32] {
     let input = HashInput::new(hash_version, "/downstream").text(&key.to_string());
     match attempt {
-        Some(attempt) => input
-            .json(&Json::Number(Number::from(u64::from(attempt))))
-            .digest(),
+        Some(attempt) => input.json(&Json::Number(Number::from(u64::from(attempt)))).digest(),
         None => input.digest(),
     }
 }
@@ -357,10 +347,7 @@ fn identity_text(place: &IdentityPointer, arguments: &Json) -> Result<String, Id
         Some(Json::Number(number)) => number.to_string(),
         Some(Json::String(text)) => text.clone(),
     };
-    let text = place
-        .normalize
-        .iter()
-        .fold(text, |text, step| step.apply(&text));
+    let text = place.normalize.iter().fold(text, |text, step| step.apply(&text));
     if text.trim().is_empty() {
         return Err(IdentityError::BlankValue { pointer: pointer() });
     }
@@ -371,11 +358,7 @@ fn identity_text(place: &IdentityPointer, arguments: &Json) -> Result<String, Id
 fn check_idempotency_key(key: &str) -> Result<(), IdentityError> {
     let outer_blank = key.trim() != key;
     check_text(key, NAME_BYTES_MAX)
-        .and(if outer_blank {
-            Err(TextFault::OuterBlank)
-        } else {
-            Ok(())
-        })
+        .and(if outer_blank { Err(TextFault::OuterBlank) } else { Ok(()) })
         .map_err(|why| IdentityError::BadIdempotencyKey { why })
 }
 
@@ -385,16 +368,10 @@ fn checked_business_ids(ids: &BTreeMap<String, String>) -> Result<Json, Identity
     }
     let mut members = BTreeMap::new();
     for (name, value) in ids {
-        check_text(name, NAME_BYTES_MAX).map_err(|why| IdentityError::BadBusinessName {
-            name: name.clone(),
-            why,
-        })?;
-        check_text(value, BUSINESS_VALUE_BYTES_MAX).map_err(|why| {
-            IdentityError::BadBusinessId {
-                name: name.clone(),
-                why,
-            }
-        })?;
+        check_text(name, NAME_BYTES_MAX)
+            .map_err(|why| IdentityError::BadBusinessName { name: name.clone(), why })?;
+        check_text(value, BUSINESS_VALUE_BYTES_MAX)
+            .map_err(|why| IdentityError::BadBusinessId { name: name.clone(), why })?;
         let name = nfc(name).into_owned();
         let value = Json::String(nfc(value).into_owned());
         if members.insert(name.clone(), value).is_some() {
@@ -406,10 +383,7 @@ fn checked_business_ids(ids: &BTreeMap<String, String>) -> Result<Json, Identity
 
 fn check_text(text: &str, bytes_max: usize) -> Result<(), TextFault> {
     if text.len() > bytes_max {
-        Err(TextFault::TooLong {
-            bytes: text.len(),
-            bytes_max,
-        })
+        Err(TextFault::TooLong { bytes: text.len(), bytes_max })
     } else if text.chars().any(char::is_control) {
         Err(TextFault::ControlCharacter)
     } else if text.trim().is_empty() {

@@ -189,8 +189,7 @@ impl ResultBody {
     ) -> Self {
         let given = bytes.as_deref().unwrap_or_default();
         let given_size = given.len() as u64;
-        let (sha256, size) =
-            whole.unwrap_or_else(|| (Sha256::digest(given).into(), given_size));
+        let (sha256, size) = whole.unwrap_or_else(|| (Sha256::digest(given).into(), given_size));
         let kept = usize::try_from(bytes_max.min(given_size)).unwrap_or(usize::MAX);
         Self {
             truncated: size > kept as u64,
@@ -430,10 +429,8 @@ mod tests {
 
     #[test]
     fn execution_is_granted_from_four_states_only() {
-        let from: Vec<State> = State::ALL
-            .into_iter()
-            .filter(|state| state.after(Transition::Grant).is_ok())
-            .collect();
+        let from: Vec<State> =
+            State::ALL.into_iter().filter(|state| state.after(Transition::Grant).is_ok()).collect();
         assert_eq!(from, [State::Approved, State::Started, State::Unknown, State::Failed]);
     }
 

@@ -46,7 +46,9 @@ pub enum Refusal {
     #[error("the attempt no longer holds the lease: {0}")]
     LeaseLost(LostLease),
     /// A person says that nothing happened while it still may.
-    #[error("the attempt may still be executing; wait until its lease and the visibility window are over")]
+    #[error(
+        "the attempt may still be executing; wait until its lease and the visibility window are over"
+    )]
     LeaseRunning {
         /// From when the decision will be taken.
         until: Timestamp,
@@ -220,10 +222,8 @@ pub fn complete(
     } else {
         None
     };
-    let events = kind
-        .map(|kind| Event { state_after: next.state, ..event(kind) })
-        .into_iter()
-        .collect();
+    let events =
+        kind.map(|kind| Event { state_after: next.state, ..event(kind) }).into_iter().collect();
     Ok(Outcome { intent: next, events, answer: Ok(()) })
 }
 
@@ -242,10 +242,8 @@ fn complete_after_completion(
     report: &Complete,
     event: &dyn Fn(EventKind) -> Event,
 ) -> Outcome {
-    let by_others = intent
-        .settlement
-        .as_ref()
-        .is_some_and(|settled| settled.provenance != Provenance::Caller);
+    let by_others =
+        intent.settlement.as_ref().is_some_and(|settled| settled.provenance != Provenance::Caller);
     let same = intent.result.as_ref().is_some_and(|stored| stored.is_same(&report.result));
     // An attempt that has reported its success already may not change it, whoever settled.
     let changed_its_mind = attempt.fate == Fate::Executed;
@@ -311,11 +309,9 @@ pub fn fail(
                 events: vec![event(EventKind::LateFail)],
                 answer: Err(Refusal::AttemptSuperseded),
             },
-            (false, true) => Outcome {
-                intent: next,
-                events: vec![event(EventKind::LateFail)],
-                answer: Ok(()),
-            },
+            (false, true) => {
+                Outcome { intent: next, events: vec![event(EventKind::LateFail)], answer: Ok(()) }
+            }
             (false, false) => Outcome {
                 intent: next,
                 events: vec![event(EventKind::LateFail)],
@@ -442,12 +438,9 @@ fn executed_twice(intent: &Intent) -> bool {
         .map(|attempt| attempt.number)
         .collect();
     let (Some(first), Some(last)) = (executed.first(), executed.last()) else { return false };
-    intent
-        .attempts
-        .iter()
-        .any(|attempt| {
-            attempt.number > *first && attempt.number <= *last && attempt.believed_nothing_happened()
-        })
+    intent.attempts.iter().any(|attempt| {
+        attempt.number > *first && attempt.number <= *last && attempt.believed_nothing_happened()
+    })
 }
 
 fn mark_executed(next: &mut Intent, report: &Complete) {
@@ -474,8 +467,7 @@ pub(super) fn settle(
     note: &str,
     now: Timestamp,
 ) {
-    next.settlement =
-        Some(Settlement { provenance, by: by.to_owned(), note: note.to_owned() });
+    next.settlement = Some(Settlement { provenance, by: by.to_owned(), note: note.to_owned() });
     next.settled_at = Some(now);
 }
 

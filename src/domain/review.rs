@@ -58,7 +58,10 @@ fn decide(
     match intent.approval.as_ref().map(|approval| &approval.verdict) {
         None => return Ok(Outcome::unchanged(intent, Err(Refusal::NotStarted))),
         Some(verdict)
-            if matches!((verdict, yes), (Verdict::Approved { .. }, true) | (Verdict::Denied { .. }, false)) =>
+            if matches!(
+                (verdict, yes),
+                (Verdict::Approved { .. }, true) | (Verdict::Denied { .. }, false)
+            ) =>
         {
             return Ok(Outcome::unchanged(intent, Ok(())));
         }
@@ -112,8 +115,7 @@ pub fn expire(intent: &Intent, now: Timestamp) -> Result<Outcome, TransitionErro
         approval.verdict = Verdict::Expired;
     }
     settle(&mut next, Provenance::Policy, "", "nobody decided in time", now);
-    let nobody =
-        Reviewer { actor: String::new(), reason: String::new(), etag: String::new() };
+    let nobody = Reviewer { actor: String::new(), reason: String::new(), etag: String::new() };
     let expired = Event {
         provenance: Provenance::Policy,
         ..event(intent, &next, EventKind::ApprovalExpired, &nobody, now)

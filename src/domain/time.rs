@@ -11,7 +11,9 @@ use serde::{Deserialize, Serialize};
 /// Microseconds since the Unix epoch, on the store's clock.
 ///
 /// The domain never reads a clock: every `now` is an argument.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 pub struct Timestamp(i64);
 
 impl Timestamp {
@@ -49,8 +51,8 @@ impl Sub<Duration> for Timestamp {
 
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let time = std::time::UNIX_EPOCH
-            + Duration::from_micros(u64::try_from(self.0).unwrap_or(0));
+        let time =
+            std::time::UNIX_EPOCH + Duration::from_micros(u64::try_from(self.0).unwrap_or(0));
         write!(f, "{}", humantime::format_rfc3339_millis(time))
     }
 }

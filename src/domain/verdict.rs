@@ -141,10 +141,8 @@ fn absent(intent: &Intent, rule: StatusRule, now: Timestamp) -> Result<Outcome, 
         .map(|attempt| attempt.visible_from().max(attempt.lease_expires_at + rule.visibility))
         .max();
     let too_early = visible.is_some_and(|from| now < from);
-    let too_close = intent
-        .probing
-        .last_absence_at
-        .is_some_and(|last| now.since(last) < rule.visibility / 2);
+    let too_close =
+        intent.probing.last_absence_at.is_some_and(|last| now.since(last) < rule.visibility / 2);
     if too_early || too_close {
         return Ok(Outcome::unchanged(intent, Ok(())));
     }

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, fmt::Display};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{Stored, StoreError, Version, row_id};
+use super::{StoreError, Stored, Version, row_id};
 use crate::domain::{
     approval::Approval,
     attempt::{Attempt, Failure, Fate, GrantedOn, Promise, ReportDigest},
@@ -155,9 +155,7 @@ impl Columns {
             downstream_ref: intent.downstream_ref.clone(),
             downstream_key: current
                 .filter(|attempt| attempt.promise.key_attempt.is_some())
-                .map(|attempt| {
-                    attempt.downstream_digest(&intent.key, intent.recipe.hash).to_vec()
-                }),
+                .map(|attempt| attempt.downstream_digest(&intent.key, intent.recipe.hash).to_vec()),
             needs_attention: intent.needs_attention,
             conflict: intent.conflict,
             details: (details != Details::default())
@@ -259,16 +257,11 @@ impl EventColumns {
         use sha2::{Digest, Sha256};
         let timeless = Event { at: Timestamp::default(), ..event.clone() };
         let fact = serde_json::to_string(&timeless).expect("an event is plain data");
-        Self {
-            digest: Sha256::digest(&fact)[..16].to_vec(),
-            at: event.at.micros(),
-            fact,
-        }
+        Self { digest: Sha256::digest(&fact)[..16].to_vec(), at: event.at.micros(), fact }
     }
 
     pub(super) fn into_event(at: i64, fact: &str) -> Result<Event, StoreError> {
-        let event: Event =
-            serde_json::from_str(fact).map_err(|error| corrupt("fact", error))?;
+        let event: Event = serde_json::from_str(fact).map_err(|error| corrupt("fact", error))?;
         Ok(Event { at: Timestamp::from_micros(at), ..event })
     }
 }
@@ -315,23 +308,54 @@ macro_rules! codes {
 }
 
 codes!(
-    State, state_to_code, state_from_code,
-    AwaitingApproval = 1, Approved = 2, Started = 3, Unknown = 4, Completed = 5, Failed = 6,
+    State,
+    state_to_code,
+    state_from_code,
+    AwaitingApproval = 1,
+    Approved = 2,
+    Started = 3,
+    Unknown = 4,
+    Completed = 5,
+    Failed = 6,
     Denied = 7,
 );
 codes!(
-    KeyBasis, basis_to_code, basis_from_code,
-    IdempotencyKey = 1, BusinessIds = 2, Policy = 3, StepArguments = 4,
+    KeyBasis,
+    basis_to_code,
+    basis_from_code,
+    IdempotencyKey = 1,
+    BusinessIds = 2,
+    Policy = 3,
+    StepArguments = 4,
 );
 codes!(
-    GrantedOn, granted_on_to_code, granted_on_from_code,
-    New = 1, Approved = 2, Retry = 3, NotExecuted = 4, DownstreamDedupes = 5, Fenced = 6,
+    GrantedOn,
+    granted_on_to_code,
+    granted_on_from_code,
+    New = 1,
+    Approved = 2,
+    Retry = 3,
+    NotExecuted = 4,
+    DownstreamDedupes = 5,
+    Fenced = 6,
 );
 codes!(
-    Fate, fate_to_code, fate_from_code,
-    Open = 1, Executed = 2, NotExecuted = 3, NeverBegan = 4, Unknown = 5, Fenced = 6,
+    Fate,
+    fate_to_code,
+    fate_from_code,
+    Open = 1,
+    Executed = 2,
+    NotExecuted = 3,
+    NeverBegan = 4,
+    Unknown = 5,
+    Fenced = 6,
 );
 codes!(
-    Provenance, provenance_to_code, provenance_from_code,
-    Caller = 1, Reconciler = 2, Operator = 3, Policy = 4,
+    Provenance,
+    provenance_to_code,
+    provenance_from_code,
+    Caller = 1,
+    Reconciler = 2,
+    Operator = 3,
+    Policy = 4,
 );

@@ -346,7 +346,9 @@ pub enum OpenError {
         remedy: &'static str,
     },
     /// The store would acknowledge what it can lose.
-    #[error("trust the store's durability: {0}; pass --allow-unsafe-durability to use it all the same")]
+    #[error(
+        "trust the store's durability: {0}; pass --allow-unsafe-durability to use it all the same"
+    )]
     Unsafe(String),
     /// The migrations failed.
     #[error("migrate the store")]

@@ -26,11 +26,7 @@ impl Pointer {
             return Ok(Pointer::default());
         }
         let tokens = text.strip_prefix('/').ok_or(PointerError::NoLeadingSlash)?;
-        tokens
-            .split('/')
-            .map(unescape_token)
-            .collect::<Result<_, _>>()
-            .map(Pointer)
+        tokens.split('/').map(unescape_token).collect::<Result<_, _>>().map(Pointer)
     }
 
     /// The pointer at the top-level member `name`.
@@ -70,8 +66,5 @@ fn unescape_token(token: &str) -> Result<String, PointerError> {
 
 /// RFC 6901 knows no signs and no leading zeros.
 pub(super) fn array_index(token: &str) -> Option<usize> {
-    token
-        .parse()
-        .ok()
-        .filter(|index: &usize| index.to_string() == token)
+    token.parse().ok().filter(|index: &usize| index.to_string() == token)
 }

@@ -59,9 +59,7 @@ impl<'a> Reader<'a> {
             }
         }
         let members = Members::from_text(members);
-        members
-            .map(Json::Object)
-            .map_err(|name| JsonError::DoubledMember { name })
+        members.map(Json::Object).map_err(|name| JsonError::DoubledMember { name })
     }
 
     fn array(&mut self, depth: usize) -> Result<Json, JsonError> {
@@ -84,14 +82,9 @@ impl<'a> Reader<'a> {
     }
 
     fn word(&mut self) -> Result<Json, JsonError> {
-        let words = [
-            ("null", Json::Null),
-            ("true", Json::Bool(true)),
-            ("false", Json::Bool(false)),
-        ];
-        let found = words
-            .into_iter()
-            .find(|(word, _)| self.rest().starts_with(word.as_bytes()));
+        let words =
+            [("null", Json::Null), ("true", Json::Bool(true)), ("false", Json::Bool(false))];
+        let found = words.into_iter().find(|(word, _)| self.rest().starts_with(word.as_bytes()));
         let (word, value) = found.ok_or_else(|| self.expected("a value"))?;
         self.at += word.len();
         Ok(value)
@@ -102,10 +95,7 @@ impl<'a> Reader<'a> {
         let negative = self.eat(b'-');
         let whole = self.digits()?;
         if whole.len() > 1 && whole.starts_with('0') {
-            return Err(JsonError::Syntax {
-                offset,
-                expected: "a number without leading zeros",
-            });
+            return Err(JsonError::Syntax { offset, expected: "a number without leading zeros" });
         }
         let fraction = if self.eat(b'.') { self.digits()? } else { "" };
         let mut exponent = 0;
@@ -140,10 +130,7 @@ impl<'a> Reader<'a> {
         let mut text = String::new();
         loop {
             let start = self.at;
-            while self
-                .peek()
-                .is_some_and(|byte| byte >= 0x20 && byte != b'"' && byte != b'\\')
-            {
+            while self.peek().is_some_and(|byte| byte >= 0x20 && byte != b'"' && byte != b'\\') {
                 self.at += 1;
             }
             text.push_str(&self.text[start..self.at]);
@@ -171,10 +158,7 @@ impl<'a> Reader<'a> {
             Some(b'r') => '\r',
             Some(b't') => '\t',
             _ => {
-                return Err(JsonError::Syntax {
-                    offset,
-                    expected: "an escape JSON knows",
-                });
+                return Err(JsonError::Syntax { offset, expected: "an escape JSON knows" });
             }
         };
         self.at += 1;
@@ -228,9 +212,6 @@ impl<'a> Reader<'a> {
     }
 
     fn expected(&self, expected: &'static str) -> JsonError {
-        JsonError::Syntax {
-            offset: self.at,
-            expected,
-        }
+        JsonError::Syntax { offset: self.at, expected }
     }
 }

@@ -29,39 +29,13 @@ fn pointer(text: &str) -> Pointer {
 #[test]
 fn numbers_are_one_exactly_if_their_values_are() {
     let table: &[&[&str]] = &[
-        &[
-            "10",
-            "10.0",
-            "1e1",
-            "1E+1",
-            "0.1e2",
-            "100e-1",
-            "10.000e00",
-            "1000000e-5",
-        ],
-        &[
-            "0",
-            "-0",
-            "-0.0",
-            "0e5",
-            "0.000e-999999999999999999999",
-            "-0e+9223372036854775808",
-        ],
-        &[
-            "9007199254740992",
-            "9007199254740992.0",
-            "9.007199254740992e15",
-        ],
+        &["10", "10.0", "1e1", "1E+1", "0.1e2", "100e-1", "10.000e00", "1000000e-5"],
+        &["0", "-0", "-0.0", "0e5", "0.000e-999999999999999999999", "-0e+9223372036854775808"],
+        &["9007199254740992", "9007199254740992.0", "9.007199254740992e15"],
         &["9007199254740993", "9007199254740993.000"],
         &["18446744073709551616", "1.8446744073709551616e19"],
         &["18446744073709551617"],
-        &[
-            "0.1",
-            "0.10",
-            "1e-1",
-            "0.01e1",
-            "1e-00000000000000000000000001",
-        ],
+        &["0.1", "0.10", "1e-1", "0.01e1", "1e-00000000000000000000000001"],
         &["0.10000000000000001"],
         &["-0.1"],
         &["1e2147483647", "10e2147483646", "0.1e2147483648"],
@@ -95,17 +69,11 @@ fn numbers_are_laid_out_as_ecmascript_does_with_all_their_digits() {
         ("333333333.33333329", "333333333.33333329"),
         ("5e-324", "5e-324"),
         ("1e400", "1e+400"),
-        (
-            "0.1000000000000000055511151231257827",
-            "0.1000000000000000055511151231257827",
-        ),
+        ("0.1000000000000000055511151231257827", "0.1000000000000000055511151231257827"),
     ] {
         assert_eq!(canonical(text), expected);
     }
-    assert_eq!(
-        Number::from(u64::MAX).as_str(),
-        canonical("18446744073709551615")
-    );
+    assert_eq!(Number::from(u64::MAX).as_str(), canonical("18446744073709551615"));
 }
 
 #[test]
@@ -121,11 +89,7 @@ fn an_exponent_out_of_range_is_refused_by_value_not_by_spelling() {
         "0.001e99999999999999999999999999",
         "1000e-99999999999999999999999999",
     ] {
-        assert_eq!(
-            refusal(text),
-            JsonError::NumberOutOfRange { offset: 0 },
-            "{text}"
-        );
+        assert_eq!(refusal(text), JsonError::NumberOutOfRange { offset: 0 }, "{text}");
     }
     let padded = format!("0.{}1e100001", "0".repeat(100_000));
     assert_eq!(canonical(&padded), "1");
@@ -138,15 +102,9 @@ fn member_order_does_not_count_and_array_order_does() {
         canonical(r#"{"a":{"x":1,"y":2},"b":3}"#),
         canonical(r#" { "b" : 3 , "a" : { "y" : 2 , "x" : 1 } } "#)
     );
-    assert_ne!(
-        canonical(r#"["debit","credit"]"#),
-        canonical(r#"["credit","debit"]"#)
-    );
+    assert_ne!(canonical(r#"["debit","credit"]"#), canonical(r#"["credit","debit"]"#));
     assert_eq!(canonical("\t[ ]\r\n"), "[]");
-    assert_eq!(
-        canonical("[{},[],true,false,null]"),
-        "[{},[],true,false,null]"
-    );
+    assert_eq!(canonical("[{},[],true,false,null]"), "[{},[],true,false,null]");
 }
 
 #[test]
@@ -158,10 +116,7 @@ fn members_are_sorted_by_utf16_code_units() {
         "{\"\\r\":7,\"1\":6,\"\u{80}\":8,\"ö\":4,\"\u{5d3}\u{5bc}\":1,\"€\":5,\"😀\":3,\
          \"\u{ffff}\":2}"
     );
-    assert_eq!(
-        canonical(r#"{"b":1,"aa":1,"":1,"a":1}"#),
-        r#"{"":1,"a":1,"aa":1,"b":1}"#
-    );
+    assert_eq!(canonical(r#"{"b":1,"aa":1,"":1,"a":1}"#), r#"{"":1,"a":1,"aa":1,"b":1}"#);
 }
 
 /// Case 25.
@@ -169,10 +124,7 @@ fn members_are_sorted_by_utf16_code_units() {
 fn a_null_member_is_an_absent_one_and_a_null_element_is_not() {
     assert_eq!(canonical(r#"{"coupon":null}"#), canonical("{}"));
     assert_ne!(canonical(r#"{"coupon":""}"#), canonical("{}"));
-    assert_eq!(
-        canonical(r#"{"a":{"b":null},"c":[{"d":null}]}"#),
-        r#"{"a":{},"c":[{}]}"#
-    );
+    assert_eq!(canonical(r#"{"a":{"b":null},"c":[{"d":null}]}"#), r#"{"a":{},"c":[{}]}"#);
     assert_eq!(canonical("[null]"), "[null]");
     assert_eq!(canonical("null"), "null");
     assert_eq!(Json::parse(r#"{"a":null}"#), Json::parse("{}"));
@@ -185,15 +137,8 @@ fn strings_and_names_become_nfc() {
     assert_eq!(canonical("\"cafe\u{301}\""), "\"caf\u{e9}\"");
     assert_eq!(canonical(r#""cafe\u0301""#), "\"caf\u{e9}\"");
     assert_eq!(canonical("{\"e\u{301}\":1}"), "{\"\u{e9}\":1}");
-    assert_eq!(
-        canonical("\"\u{212b}\u{1d160}\""),
-        "\"\u{c5}\u{1d158}\u{1d165}\u{1d16e}\""
-    );
-    assert_ne!(
-        canonical("\"\u{fb01}\""),
-        canonical("\"fi\""),
-        "compatibility forms stay apart"
-    );
+    assert_eq!(canonical("\"\u{212b}\u{1d160}\""), "\"\u{c5}\u{1d158}\u{1d165}\u{1d16e}\"");
+    assert_ne!(canonical("\"\u{fb01}\""), canonical("\"fi\""), "compatibility forms stay apart");
     assert!(matches!(nfc("plain"), Cow::Borrowed(_)));
 }
 
@@ -205,10 +150,7 @@ fn strings_are_escaped_as_rfc_8785_says() {
         ),
         "\"€$\\u000f\\nA'B\\\"\\\\\\\\\\\"/\\b\\f\\r\\t\u{7f}\""
     );
-    assert_eq!(
-        canonical(r#""\u0000\u001F\uD83D\uDE00""#),
-        "\"\\u0000\\u001f😀\""
-    );
+    assert_eq!(canonical(r#""\u0000\u001F\uD83D\uDE00""#), "\"\\u0000\\u001f😀\"");
     assert_ne!(canonical("1"), canonical(r#""1""#));
 }
 
@@ -223,17 +165,9 @@ fn a_doubled_name_is_refused_once_unescaped_and_nfc() {
         (r#"{"a":null,"a":null}"#, "a"),
         (r#"[{"":{"x":1,"y":1,"x":1}}]"#, "x"),
     ] {
-        assert_eq!(
-            refusal(text),
-            JsonError::DoubledMember {
-                name: name.to_owned()
-            }
-        );
+        assert_eq!(refusal(text), JsonError::DoubledMember { name: name.to_owned() });
     }
-    assert_eq!(
-        canonical(r#"{"a":{"a":[{"a":1}]}}"#),
-        r#"{"a":{"a":[{"a":1}]}}"#
-    );
+    assert_eq!(canonical(r#"{"a":{"a":[{"a":1}]}}"#), r#"{"a":{"a":[{"a":1}]}}"#);
 }
 
 /// Case 24.
@@ -296,16 +230,9 @@ fn what_is_not_json_is_refused_and_placed() {
         ("[1]//", 3, "the end of the text"),
         ("\u{a0}1", 0, "a value"),
     ] {
-        assert_eq!(
-            refusal(text),
-            JsonError::Syntax { offset, expected },
-            "{text:?}"
-        );
+        assert_eq!(refusal(text), JsonError::Syntax { offset, expected }, "{text:?}");
     }
-    assert_eq!(
-        refusal("\"a\nb\""),
-        JsonError::ControlCharacter { offset: 2 }
-    );
+    assert_eq!(refusal("\"a\nb\""), JsonError::ControlCharacter { offset: 2 });
     assert_eq!(refusal("\"\0\""), JsonError::ControlCharacter { offset: 1 });
 }
 
@@ -313,20 +240,11 @@ fn what_is_not_json_is_refused_and_placed() {
 fn nesting_and_size_are_bounded() {
     let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
     assert_eq!(canonical(&nested(DEPTH_MAX)), nested(DEPTH_MAX));
-    assert_eq!(
-        refusal(&nested(DEPTH_MAX + 1)),
-        JsonError::TooDeep { offset: DEPTH_MAX }
-    );
-    assert_eq!(
-        refusal(&"[".repeat(TEXT_BYTES_MAX)),
-        JsonError::TooDeep { offset: DEPTH_MAX }
-    );
+    assert_eq!(refusal(&nested(DEPTH_MAX + 1)), JsonError::TooDeep { offset: DEPTH_MAX });
+    assert_eq!(refusal(&"[".repeat(TEXT_BYTES_MAX)), JsonError::TooDeep { offset: DEPTH_MAX });
     let objects = format!("{}1{}", r#"{"a":"#.repeat(128), "}".repeat(128));
     assert_eq!(canonical(&objects), objects);
-    assert!(matches!(
-        refusal(&format!("[{objects}]")),
-        JsonError::TooDeep { .. }
-    ));
+    assert!(matches!(refusal(&format!("[{objects}]")), JsonError::TooDeep { .. }));
 
     let string = |bytes: usize| format!("\"{}\"", "x".repeat(bytes - 2));
     assert_eq!(canonical(&string(TEXT_BYTES_MAX)), string(TEXT_BYTES_MAX));
@@ -365,10 +283,7 @@ fn the_largest_texts_are_read_in_linear_time() {
 fn messages_read_after_failed_to_read_and_stay_short() {
     let name = "\u{1}é".repeat(50_000);
     let message = JsonError::DoubledMember { name }.to_string();
-    assert!(
-        message.len() < 600 && !message.contains('\u{1}'),
-        "{message}"
-    );
+    assert!(message.len() < 600 && !message.contains('\u{1}'), "{message}");
     assert_eq!(refusal("[1,]").to_string(), "expected a value at byte 3");
     assert_eq!(refusal(r#""\ud800""#).reason(), "JSON_LONE_SURROGATE");
 }
@@ -425,26 +340,14 @@ fn removing_leaves_everything_else_where_it_was() {
     let before = r#"{"a":{"b":1},"c":[{"d":1,"e":2},"f",3],"g":4}"#;
     for (pointers, expected) in [
         (&[][..], before),
-        (
-            &["/nothing", "/a/x", "/c/3", "/c/-", "/g/x", "/c/01"],
-            before,
-        ),
+        (&["/nothing", "/a/x", "/c/3", "/c/-", "/g/x", "/c/01"], before),
         (&["/g"], r#"{"a":{"b":1},"c":[{"d":1,"e":2},"f",3]}"#),
         (&["/a/b"], r#"{"a":{},"c":[{"d":1,"e":2},"f",3],"g":4}"#),
-        (
-            &["/c/0", "/c/1"],
-            r#"{"a":{"b":1},"c":[null,null,3],"g":4}"#,
-        ),
-        (
-            &["/c/0/d", "/c/0/e"],
-            r#"{"a":{"b":1},"c":[{},"f",3],"g":4}"#,
-        ),
+        (&["/c/0", "/c/1"], r#"{"a":{"b":1},"c":[null,null,3],"g":4}"#),
+        (&["/c/0/d", "/c/0/e"], r#"{"a":{"b":1},"c":[{},"f",3],"g":4}"#),
         (&["/a", "/a/b"], r#"{"c":[{"d":1,"e":2},"f",3],"g":4}"#),
         (&["/a/b", "/a"], r#"{"c":[{"d":1,"e":2},"f",3],"g":4}"#),
-        (
-            &["/c/0", "/c/0/d"],
-            r#"{"a":{"b":1},"c":[null,"f",3],"g":4}"#,
-        ),
+        (&["/c/0", "/c/0/d"], r#"{"a":{"b":1},"c":[null,"f",3],"g":4}"#),
         (&[""], "null"),
     ] {
         let pointers: Vec<_> = pointers.iter().map(|text| pointer(text)).collect();
@@ -456,14 +359,10 @@ fn removing_leaves_everything_else_where_it_was() {
 #[test]
 fn members_gathered_by_hand_keep_the_order_and_drop_nulls() {
     let member = |name: &str, value: u64| (name.to_owned(), Json::Number(Number::from(value)));
-    let members: Members = [
-        member("b", 1),
-        ("c".to_owned(), Json::Null),
-        member("a", 2),
-        member("b", 3),
-    ]
-    .into_iter()
-    .collect();
+    let members: Members =
+        [member("b", 1), ("c".to_owned(), Json::Null), member("a", 2), member("b", 3)]
+            .into_iter()
+            .collect();
     assert_eq!(members.get("c"), None);
     assert_eq!(Json::Object(members).canonical(), r#"{"a":2,"b":1}"#);
 }
@@ -480,10 +379,7 @@ enum Model {
 }
 
 fn any_model() -> impl Strategy<Value = Model> {
-    let text = prop_oneof![
-        "[abé\u{301}\u{1f600}\u{fb33}\n\"\\\\/]{0,4}",
-        any::<String>()
-    ];
+    let text = prop_oneof!["[abé\u{301}\u{1f600}\u{fb33}\n\"\\\\/]{0,4}", any::<String>()];
     let text = text.prop_map(|text| nfc(&text).into_owned());
     let leaf = prop_oneof![
         Just(Model::Null),
@@ -501,9 +397,7 @@ fn any_model() -> impl Strategy<Value = Model> {
         text.clone().prop_map(Model::String),
     ];
     leaf.prop_recursive(4, 24, 5, move |inner| {
-        let some = inner
-            .clone()
-            .prop_filter("no null members", |value| *value != Model::Null);
+        let some = inner.clone().prop_filter("no null members", |value| *value != Model::Null);
         prop_oneof![
             vec(inner, 0..5).prop_map(Model::Array),
             btree_map(text.clone(), some, 0..5).prop_map(Model::Object),
@@ -516,10 +410,7 @@ struct Speller(u64);
 
 impl Speller {
     fn below(&mut self, bound: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (self.0 >> 33) as usize % bound
     }
 
@@ -561,25 +452,15 @@ impl Speller {
     }
 
     fn number(&mut self, negative: bool, digits: &str, exponent: i64) -> String {
-        let sign = if negative || (digits == "0" && self.below(2) == 0) {
-            "-"
-        } else {
-            ""
-        };
+        let sign = if negative || (digits == "0" && self.below(2) == 0) { "-" } else { "" };
         let zeros = self.below(30);
         let padding = "0".repeat(zeros);
         let (mantissa, exponent) = match self.below(3) {
             0 if digits != "0" => (format!("{digits}{padding}"), exponent - zeros as i64),
-            1 => (
-                format!("0.{padding}{digits}"),
-                exponent + (zeros + digits.len()) as i64,
-            ),
+            1 => (format!("0.{padding}{digits}"), exponent + (zeros + digits.len()) as i64),
             _ => {
                 let (whole, fraction) = digits.split_at(1 + self.below(digits.len()));
-                (
-                    format!("{whole}.{fraction}{padding}0"),
-                    exponent + fraction.len() as i64,
-                )
+                (format!("{whole}.{fraction}{padding}0"), exponent + fraction.len() as i64)
             }
         };
         let e = ["e", "E"][self.below(2)];
@@ -592,11 +473,7 @@ impl Speller {
     }
 
     fn string(&mut self, text: &str) -> String {
-        let text = if self.below(2) == 0 {
-            text.to_owned()
-        } else {
-            text.nfd().collect()
-        };
+        let text = if self.below(2) == 0 { text.to_owned() } else { text.nfd().collect() };
         let mut out = "\"".to_owned();
         for c in text.chars() {
             let must = c < ' ' || c == '"' || c == '\\';
@@ -613,11 +490,8 @@ impl Speller {
 
     fn escape(&mut self, c: char, out: &mut String) {
         for unit in c.encode_utf16(&mut [0; 2]) {
-            let escape = if self.below(2) == 0 {
-                format!("{unit:04x}")
-            } else {
-                format!("{unit:04X}")
-            };
+            let escape =
+                if self.below(2) == 0 { format!("{unit:04x}") } else { format!("{unit:04X}") };
             out.push_str("\\u");
             out.push_str(&escape);
         }
@@ -626,13 +500,7 @@ impl Speller {
 
 /// Text that is nearly JSON: a spelling with a few characters replaced.
 fn nearly_json() -> impl Strategy<Value = String> {
-    let damage = vec(
-        (
-            any::<prop::sample::Index>(),
-            r#"[0-9\[\]{}",:\\ueE+\-. a]{0,2}"#,
-        ),
-        0..3,
-    );
+    let damage = vec((any::<prop::sample::Index>(), r#"[0-9\[\]{}",:\\ueE+\-. a]{0,2}"#), 0..3);
     (any_model(), any::<u64>(), damage).prop_map(|(model, seed, damage)| {
         let mut chars: Vec<char> = Speller(seed).spell(&model).chars().collect();
         for (index, replacement) in damage {

@@ -8,18 +8,12 @@ use super::*;
 use crate::domain::identity::{IdentityPointer, Scope};
 
 fn pointers(texts: &[&str]) -> Vec<Pointer> {
-    texts
-        .iter()
-        .map(|text| Pointer::parse(text).expect("a pointer"))
-        .collect()
+    texts.iter().map(|text| Pointer::parse(text).expect("a pointer")).collect()
 }
 
 /// The tool of the cases: identity `/order`, free text `/memo`.
 fn charge() -> Recipe {
-    let place = |pointer| IdentityPointer {
-        pointer,
-        normalize: Vec::new(),
-    };
+    let place = |pointer| IdentityPointer { pointer, normalize: Vec::new() };
     Recipe {
         identity: pointers(&["/order"]).into_iter().map(place).collect(),
         free_text: pointers(&["/memo"]),
@@ -38,13 +32,7 @@ fn of(recipe: &Recipe, extra: &[&str], basis: KeyBasis, arguments: &str) -> Fing
         business_ids: &BTreeMap::new(),
         arguments: &Json::parse(arguments).expect("arguments"),
     };
-    fingerprint(
-        recipe,
-        &pointers(extra),
-        &call,
-        &Key::from_bytes([1; 32]),
-        basis,
-    )
+    fingerprint(recipe, &pointers(extra), &call, &Key::from_bytes([1; 32]), basis)
 }
 
 fn charged(arguments: &str) -> Fingerprinted {
@@ -63,18 +51,8 @@ fn names(differing: &[Pointer]) -> Vec<String> {
 fn identity_and_free_text_do_not_bind() {
     let arguments = r#"{"order":"o-17","amount":1200,"memo":"invoice 17","to":{"cc":"x"}}"#;
     for (recipe, extra, basis, binding) in [
-        (
-            charge(),
-            &[][..],
-            KeyBasis::Policy,
-            r#"{"amount":1200,"to":{"cc":"x"}}"#,
-        ),
-        (
-            charge(),
-            &["/to/cc"],
-            KeyBasis::Policy,
-            r#"{"amount":1200,"to":{}}"#,
-        ),
+        (charge(), &[][..], KeyBasis::Policy, r#"{"amount":1200,"to":{"cc":"x"}}"#),
+        (charge(), &["/to/cc"], KeyBasis::Policy, r#"{"amount":1200,"to":{}}"#),
         (
             charge(),
             &[],
@@ -143,14 +121,7 @@ fn another_tool_is_another_fingerprint() {
             arguments: &arguments,
         };
         let key = Key::from_bytes([1; 32]);
-        fingerprint(
-            &Recipe::default(),
-            &[],
-            &call,
-            &key,
-            KeyBasis::IdempotencyKey,
-        )
-        .fingerprint
+        fingerprint(&Recipe::default(), &[], &call, &key, KeyBasis::IdempotencyKey).fingerprint
     };
     assert_ne!(print("charge"), print("mail"));
 }
@@ -160,27 +131,11 @@ fn another_tool_is_another_fingerprint() {
 fn a_mismatch_names_the_members_that_differ_and_not_their_values() {
     let first = charged(r#"{"order":"o-17","amount":1200,"memo":"invoice 17"}"#).digests;
     for (arguments, expected, free_text) in [
-        (
-            r#"{"order":"o-17","amount":1200,"memo":"invoice 17"}"#,
-            &[][..],
-            false,
-        ),
-        (
-            r#"{"order":"o-17","amount":1200,"memo":"payment"}"#,
-            &[],
-            true,
-        ),
+        (r#"{"order":"o-17","amount":1200,"memo":"invoice 17"}"#, &[][..], false),
+        (r#"{"order":"o-17","amount":1200,"memo":"payment"}"#, &[], true),
         (r#"{"order":"o-17","amount":1200}"#, &[], true),
-        (
-            r#"{"order":"o-17","amount":1250,"memo":"invoice 17"}"#,
-            &["/amount"],
-            false,
-        ),
-        (
-            r#"{"order":"o-17","memo":"invoice 17","a/b":1}"#,
-            &["/a~1b", "/amount"],
-            false,
-        ),
+        (r#"{"order":"o-17","amount":1250,"memo":"invoice 17"}"#, &["/amount"], false),
+        (r#"{"order":"o-17","memo":"invoice 17","a/b":1}"#, &["/a~1b", "/amount"], false),
         (r#"{"amount":1250,"memo":1}"#, &["/amount"], true),
     ] {
         let other = charged(arguments).digests;
@@ -206,14 +161,7 @@ fn digests_are_salted_with_the_key() {
             arguments: &arguments,
         };
         let key = Key::from_bytes([key; 32]);
-        fingerprint(
-            &Recipe::default(),
-            &[],
-            &call,
-            &key,
-            KeyBasis::IdempotencyKey,
-        )
-        .digests
+        fingerprint(&Recipe::default(), &[], &call, &key, KeyBasis::IdempotencyKey).digests
     };
     assert_eq!(names(&digests(1).differing(&digests(2))), ["/amount"]);
     assert!(digests(1).free_text_differs(&digests(2)));
@@ -223,24 +171,13 @@ fn digests_are_salted_with_the_key() {
 fn only_so_many_members_are_remembered_and_the_rest_is_not_guessed_at() {
     let members = |from: usize, to: usize| {
         let members: Vec<_> = (from..to).map(|n| format!("\"m{n:03}\":{n}")).collect();
-        of(
-            &Recipe::default(),
-            &[],
-            KeyBasis::StepArguments,
-            &format!("{{{}}}", members.join(",")),
-        )
+        of(&Recipe::default(), &[], KeyBasis::StepArguments, &format!("{{{}}}", members.join(",")))
     };
     let (all, some) = (members(0, 70).digests, members(1, 70).digests);
     // m064 is remembered only where m000 is missing, and does not differ.
     assert_eq!(names(&all.differing(&some)), ["/m000"]);
-    assert_eq!(
-        names(&members(0, 64).digests.differing(&members(0, 63).digests)),
-        ["/m063"]
-    );
-    assert_eq!(
-        names(&members(0, 70).digests.differing(&members(0, 69).digests)),
-        [""; 0]
-    );
+    assert_eq!(names(&members(0, 64).digests.differing(&members(0, 63).digests)), ["/m063"]);
+    assert_eq!(names(&members(0, 70).digests.differing(&members(0, 69).digests)), [""; 0]);
     assert_ne!(members(0, 70).fingerprint, members(0, 69).fingerprint);
     assert_eq!(all.encode().len(), 8 + 64 * 9);
 
@@ -282,10 +219,7 @@ fn bytes_that_encode_did_not_write_are_refused() {
 fn a_fingerprint_has_one_spelling() {
     let print = charged("{}").fingerprint;
     assert_eq!(print.to_string().parse(), Ok(print));
-    assert_eq!(
-        print.to_string().to_uppercase().parse::<Fingerprint>(),
-        Err(HexError)
-    );
+    assert_eq!(print.to_string().to_uppercase().parse::<Fingerprint>(), Err(HexError));
     assert_eq!(Fingerprint::from_bytes(*print.as_bytes()), print);
 }
 

@@ -52,20 +52,12 @@ fn charge(arguments: &str) -> Sample {
 }
 
 fn with_key(key: &str) -> Sample {
-    Sample {
-        idempotency_key: key.to_owned(),
-        ..charge("{}")
-    }
+    Sample { idempotency_key: key.to_owned(), ..charge("{}") }
 }
 
 fn with_ids(ids: &[(&str, &str)]) -> Sample {
-    let ids = ids
-        .iter()
-        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-    Sample {
-        business_ids: ids.collect(),
-        ..charge("{}")
-    }
+    let ids = ids.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    Sample { business_ids: ids.collect(), ..charge("{}") }
 }
 
 fn by_pointers(pointers: &[&str], normalize: &[Normalize]) -> Recipe {
@@ -73,10 +65,7 @@ fn by_pointers(pointers: &[&str], normalize: &[Normalize]) -> Recipe {
         pointer: Pointer::parse(pointer).expect("a pointer"),
         normalize: normalize.to_vec(),
     });
-    Recipe {
-        identity: identity.collect(),
-        ..Recipe::default()
-    }
+    Recipe { identity: identity.collect(), ..Recipe::default() }
 }
 
 fn hash_of(text: &str) -> Key {
@@ -86,10 +75,7 @@ fn hash_of(text: &str) -> Key {
 #[test]
 fn each_basis_hashes_its_own_array() {
     let plain = Recipe::default();
-    let ever = |recipe: &Recipe| Recipe {
-        scope: Scope::Namespace,
-        ..recipe.clone()
-    };
+    let ever = |recipe: &Recipe| Recipe { scope: Scope::Namespace, ..recipe.clone() };
     let policy = by_pointers(&["/order", "/to/0"], &[]);
     let arguments = r#"{"to":["a@x"],"order":8812,"amount":10.0}"#;
     for (sample, recipe, basis, text) in [
@@ -130,11 +116,7 @@ fn each_basis_hashes_its_own_array() {
             r#"["intent-ledger/1","acme","STEP_ARGUMENTS","charge","r1","s4",{"order":8812}]"#,
         ),
     ] {
-        let expected = Identified {
-            key: hash_of(text),
-            basis,
-            overridden: false,
-        };
+        let expected = Identified { key: hash_of(text), basis, overridden: false };
         assert_eq!(sample.identify(&recipe), Ok(expected), "{text}");
     }
 }
@@ -143,14 +125,8 @@ fn each_basis_hashes_its_own_array() {
 fn the_policy_wins_then_the_key_then_business_ids_then_the_step() {
     let policy = by_pointers(&["/order"], &[]);
     let bare = charge(r#"{"order":1}"#);
-    let keyed = Sample {
-        idempotency_key: "k1".to_owned(),
-        ..bare.clone()
-    };
-    let ids = Sample {
-        business_ids: with_ids(&[("order", "1")]).business_ids,
-        ..bare.clone()
-    };
+    let keyed = Sample { idempotency_key: "k1".to_owned(), ..bare.clone() };
+    let ids = Sample { business_ids: with_ids(&[("order", "1")]).business_ids, ..bare.clone() };
     let basis = |sample: &Sample, recipe: &Recipe| {
         let identified = sample.identify(recipe).expect("a key");
         (identified.basis, identified.overridden)
@@ -159,139 +135,43 @@ fn the_policy_wins_then_the_key_then_business_ids_then_the_step() {
     assert_eq!(basis(&keyed, &policy), (KeyBasis::Policy, true));
     assert_eq!(basis(&ids, &policy), (KeyBasis::Policy, true));
     assert_eq!(keyed.key(&policy), bare.key(&policy));
-    assert_eq!(
-        basis(&keyed, &Recipe::default()),
-        (KeyBasis::IdempotencyKey, false)
-    );
-    assert_eq!(
-        basis(&ids, &Recipe::default()),
-        (KeyBasis::BusinessIds, false)
-    );
-    assert_eq!(
-        basis(&bare, &Recipe::default()),
-        (KeyBasis::StepArguments, false)
-    );
+    assert_eq!(basis(&keyed, &Recipe::default()), (KeyBasis::IdempotencyKey, false));
+    assert_eq!(basis(&ids, &Recipe::default()), (KeyBasis::BusinessIds, false));
+    assert_eq!(basis(&bare, &Recipe::default()), (KeyBasis::StepArguments, false));
 }
 
 #[test]
 fn a_call_without_a_clear_identity_is_refused() {
     let plain = Recipe::default();
     let policy = by_pointers(&["/order"], &[]);
-    let no_run = |sample: Sample| Sample {
-        run_id: String::new(),
-        ..sample
-    };
-    let no_step = |sample: Sample| Sample {
-        step_id: String::new(),
-        ..sample
-    };
-    let ever = |recipe: &Recipe| Recipe {
-        scope: Scope::Namespace,
-        ..recipe.clone()
-    };
-    let both = Sample {
-        idempotency_key: "k".to_owned(),
-        ..with_ids(&[("a", "b")])
-    };
-    let both_bad = Sample {
-        idempotency_key: " ".to_owned(),
-        ..both.clone()
-    };
+    let no_run = |sample: Sample| Sample { run_id: String::new(), ..sample };
+    let no_step = |sample: Sample| Sample { step_id: String::new(), ..sample };
+    let ever = |recipe: &Recipe| Recipe { scope: Scope::Namespace, ..recipe.clone() };
+    let both = Sample { idempotency_key: "k".to_owned(), ..with_ids(&[("a", "b")]) };
+    let both_bad = Sample { idempotency_key: " ".to_owned(), ..both.clone() };
     for (sample, recipe, reason, field) in [
-        (
-            both.clone(),
-            &plain,
-            "BOTH_KEY_AND_BUSINESS_IDS",
-            "identity",
-        ),
+        (both.clone(), &plain, "BOTH_KEY_AND_BUSINESS_IDS", "identity"),
         (both, &policy, "BOTH_KEY_AND_BUSINESS_IDS", "identity"),
         (both_bad, &policy, "BOTH_KEY_AND_BUSINESS_IDS", "identity"),
         (no_run(charge("{}")), &plain, "NO_IDENTITY", "identity"),
         (no_step(charge("{}")), &plain, "NO_IDENTITY", "identity"),
-        (
-            no_run(charge("{}")),
-            &ever(&plain),
-            "NO_IDENTITY",
-            "identity",
-        ),
-        (
-            no_run(with_ids(&[("a", "b")])),
-            &plain,
-            "RUN_MISSING",
-            "identity.run_id",
-        ),
-        (
-            no_run(charge(r#"{"order":1}"#)),
-            &policy,
-            "RUN_MISSING",
-            "identity.run_id",
-        ),
-        (
-            charge("{}"),
-            &policy,
-            "POINTER_MISSING",
-            "arguments_json/order",
-        ),
-        (
-            charge(r#"{"order":null}"#),
-            &policy,
-            "POINTER_MISSING",
-            "arguments_json/order",
-        ),
-        (
-            charge(r#"{"order":[1]}"#),
-            &policy,
-            "POINTER_NOT_SCALAR",
-            "arguments_json/order",
-        ),
-        (
-            charge(r#"{"order":{}}"#),
-            &policy,
-            "POINTER_NOT_SCALAR",
-            "arguments_json/order",
-        ),
-        (
-            charge(r#"{"order":""}"#),
-            &policy,
-            "BLANK_VALUE",
-            "arguments_json/order",
-        ),
-        (
-            charge(r#"{"order":" \u3000\n"}"#),
-            &policy,
-            "BLANK_VALUE",
-            "arguments_json/order",
-        ),
-        (
-            with_key(" k"),
-            &policy,
-            "BAD_IDEMPOTENCY_KEY",
-            "identity.idempotency_key",
-        ),
-        (
-            with_ids(&[("a", " ")]),
-            &policy,
-            "BAD_BUSINESS_ID",
-            "identity.business_ids[\"a\"]",
-        ),
+        (no_run(charge("{}")), &ever(&plain), "NO_IDENTITY", "identity"),
+        (no_run(with_ids(&[("a", "b")])), &plain, "RUN_MISSING", "identity.run_id"),
+        (no_run(charge(r#"{"order":1}"#)), &policy, "RUN_MISSING", "identity.run_id"),
+        (charge("{}"), &policy, "POINTER_MISSING", "arguments_json/order"),
+        (charge(r#"{"order":null}"#), &policy, "POINTER_MISSING", "arguments_json/order"),
+        (charge(r#"{"order":[1]}"#), &policy, "POINTER_NOT_SCALAR", "arguments_json/order"),
+        (charge(r#"{"order":{}}"#), &policy, "POINTER_NOT_SCALAR", "arguments_json/order"),
+        (charge(r#"{"order":""}"#), &policy, "BLANK_VALUE", "arguments_json/order"),
+        (charge(r#"{"order":" \u3000\n"}"#), &policy, "BLANK_VALUE", "arguments_json/order"),
+        (with_key(" k"), &policy, "BAD_IDEMPOTENCY_KEY", "identity.idempotency_key"),
+        (with_ids(&[("a", " ")]), &policy, "BAD_BUSINESS_ID", "identity.business_ids[\"a\"]"),
     ] {
         let error = sample.identify(recipe).expect_err(reason);
-        assert_eq!(
-            (error.reason(), error.field().as_str()),
-            (reason, field),
-            "{error}"
-        );
+        assert_eq!((error.reason(), error.field().as_str()), (reason, field), "{error}");
     }
-    assert!(
-        no_run(with_ids(&[("a", "b")]))
-            .identify(&ever(&plain))
-            .is_ok()
-    );
-    assert!(
-        no_run(charge(r#"{"order":1}"#))
-            .identify(&ever(&policy))
-            .is_ok()
-    );
+    assert!(no_run(with_ids(&[("a", "b")])).identify(&ever(&plain)).is_ok());
+    assert!(no_run(charge(r#"{"order":1}"#)).identify(&ever(&policy)).is_ok());
     assert!(no_run(no_step(with_key("k"))).identify(&plain).is_ok());
 }
 
@@ -299,10 +179,7 @@ fn a_call_without_a_clear_identity_is_refused() {
 #[test]
 fn an_idempotency_key_is_a_short_clean_text_byte_by_byte() {
     let plain = Recipe::default();
-    let too_long = TextFault::TooLong {
-        bytes: 256,
-        bytes_max: 255,
-    };
+    let too_long = TextFault::TooLong { bytes: 256, bytes_max: 255 };
     for (key, why) in [
         (" ", TextFault::Blank),
         ("\u{2003}", TextFault::Blank),
@@ -324,16 +201,9 @@ fn an_idempotency_key_is_a_short_clean_text_byte_by_byte() {
         assert!(with_key(key).identify(&plain).is_ok(), "{key:?}");
     }
     assert_ne!(with_key("k1").key(&plain), with_key("K1").key(&plain));
-    assert_ne!(
-        with_key("caf\u{e9}").key(&plain),
-        with_key("cafe\u{301}").key(&plain)
-    );
+    assert_ne!(with_key("caf\u{e9}").key(&plain), with_key("cafe\u{301}").key(&plain));
     // The tool is not hashed: the same key with another tool must meet this row and mismatch.
-    let mail = Sample {
-        tool: "mail".to_owned(),
-        run_id: "r2".to_owned(),
-        ..with_key("k1")
-    };
+    let mail = Sample { tool: "mail".to_owned(), run_id: "r2".to_owned(), ..with_key("k1") };
     assert_eq!(mail.key(&plain), with_key("k1").key(&plain));
 }
 
@@ -351,37 +221,23 @@ fn business_ids_are_few_short_clean_texts() {
         ("a", "1\n2", "BAD_BUSINESS_ID"),
         ("a", &long(1025), "BAD_BUSINESS_ID"),
     ] {
-        let error = with_ids(&[(name, value)])
-            .identify(&plain)
-            .expect_err(reason);
+        let error = with_ids(&[(name, value)]).identify(&plain).expect_err(reason);
         assert_eq!(error.reason(), reason, "{name:?} {value:?}");
         assert!(error.to_string().len() < 300 && error.field().len() < 300);
     }
-    assert!(
-        with_ids(&[(&long(255), &long(1024))])
-            .identify(&plain)
-            .is_ok()
-    );
+    assert!(with_ids(&[(&long(255), &long(1024))]).identify(&plain).is_ok());
 
     let many = |count: usize| Sample {
-        business_ids: (0..count)
-            .map(|n| (format!("id{n}"), "v".to_owned()))
-            .collect(),
+        business_ids: (0..count).map(|n| (format!("id{n}"), "v".to_owned())).collect(),
         ..charge("{}")
     };
     assert!(many(32).identify(&plain).is_ok());
     let count = 33;
-    assert_eq!(
-        many(33).identify(&plain),
-        Err(IdentityError::TooManyBusinessIds { count })
-    );
+    assert_eq!(many(33).identify(&plain), Err(IdentityError::TooManyBusinessIds { count }));
 
     let doubled = with_ids(&[("e\u{301}", "1"), ("\u{e9}", "2")]);
     let name = "\u{e9}".to_owned();
-    assert_eq!(
-        doubled.identify(&plain),
-        Err(IdentityError::DoubledBusinessId { name })
-    );
+    assert_eq!(doubled.identify(&plain), Err(IdentityError::DoubledBusinessId { name }));
     assert_eq!(
         with_ids(&[("e\u{301}", "cafe\u{301}")]).key(&plain),
         with_ids(&[("\u{e9}", "caf\u{e9}")]).key(&plain)
@@ -426,28 +282,18 @@ fn normalize_steps_run_in_their_order_and_end_in_nfc() {
         (&[Lowercase], "ΟΔΟΣ ΣΑΣ", "οδος σας"),
         (&[Lowercase], "Straße", "straße"),
         (&[CollapseWhitespace], "\u{3000}A \n\u{85} b ", " A b "),
-        (
-            &[Trim, Lowercase, CollapseWhitespace],
-            " A\u{200b}  B ",
-            "a\u{200b} b",
-        ),
+        (&[Trim, Lowercase, CollapseWhitespace], " A\u{200b}  B ", "a\u{200b} b"),
         (&[CollapseWhitespace, Trim], "\t a \t", "a"),
         // Lower-cased, U+0130 is i and U+0307, which must follow the dot below it.
         (&[Lowercase], "\u{130}\u{323}", "\u{1ecb}\u{307}"),
         (&[Lowercase], "I\u{307}\u{323}", "\u{1ecb}\u{307}"),
     ] {
-        let sample = charge(&format!(
-            "{{\"to\":\"{}\"}}",
-            text.replace('\n', "\\n").replace('\t', "\\t")
-        ));
+        let sample =
+            charge(&format!("{{\"to\":\"{}\"}}", text.replace('\n', "\\n").replace('\t', "\\t")));
         let expected = format!(
             "[\"intent-ledger/1\",\"acme\",\"POLICY\",\"charge\",\"r1\",{{\"/to\":\"{expected}\"}}]"
         );
-        assert_eq!(
-            sample.key(&by_pointers(&["/to"], steps)),
-            hash_of(&expected),
-            "{text:?}"
-        );
+        assert_eq!(sample.key(&by_pointers(&["/to"], steps)), hash_of(&expected), "{text:?}");
     }
 }
 
@@ -462,31 +308,19 @@ fn parts_cannot_run_into_one_another() {
         step_id: step_id.to_owned(),
         ..charge("{}")
     };
-    for joint in [
-        "|", ":", "/", "\"", "\",\"", ",", "\\", " x ", "\u{1f}", "null", "",
-    ] {
+    for joint in ["|", ":", "/", "\"", "\",\"", ",", "\\", " x ", "\u{1f}", "null", ""] {
         let (ab, bc) = (&format!("a{joint}b"), &format!("b{joint}c"));
         for (one, other) in [
             ([ab, "c", "r", "s"], ["a", bc, "r", "s"]),
             (["n", ab, "c", "s"], ["n", "a", bc, "s"]),
             (["n", "t", ab, "c"], ["n", "t", "a", bc]),
         ] {
-            assert_ne!(
-                sample(one).key(&recipe),
-                sample(other).key(&recipe),
-                "{joint:?}"
-            );
+            assert_ne!(sample(one).key(&recipe), sample(other).key(&recipe), "{joint:?}");
         }
     }
     let ids = with_ids(&[("a", "1"), ("b", "2")]);
-    assert_ne!(
-        ids.key(&recipe),
-        with_ids(&[("a", "1\",\"b\":\"2")]).key(&recipe)
-    );
-    assert_ne!(
-        ids.key(&recipe),
-        with_ids(&[("b", "1"), ("a", "2")]).key(&recipe)
-    );
+    assert_ne!(ids.key(&recipe), with_ids(&[("a", "1\",\"b\":\"2")]).key(&recipe));
+    assert_ne!(ids.key(&recipe), with_ids(&[("b", "1"), ("a", "2")]).key(&recipe));
     // One text in two roles.
     let key = with_key("1");
     let ids = with_ids(&[("1", "1")]);
@@ -496,16 +330,10 @@ fn parts_cannot_run_into_one_another() {
 /// Case 26.
 #[test]
 fn the_hash_version_is_part_of_the_key() {
-    let next = Recipe {
-        hash_version: 2,
-        ..Recipe::default()
-    };
+    let next = Recipe { hash_version: 2, ..Recipe::default() };
     let text = r#"["intent-ledger/2","acme","IDEMPOTENCY_KEY","k1"]"#;
     assert_eq!(with_key("k1").key(&next), hash_of(text));
-    assert_ne!(
-        with_key("k1").key(&next),
-        with_key("k1").key(&Recipe::default())
-    );
+    assert_ne!(with_key("k1").key(&next), with_key("k1").key(&Recipe::default()));
 }
 
 #[test]
@@ -514,12 +342,7 @@ fn a_key_has_one_spelling() {
     let text = key.to_string();
     assert_eq!(text.parse(), Ok(key));
     assert_eq!(Key::from_bytes(*key.as_bytes()), key);
-    for bad in [
-        text.to_uppercase(),
-        text[1..].to_owned(),
-        format!("{text}0"),
-        format!(" {text}"),
-    ] {
+    for bad in [text.to_uppercase(), text[1..].to_owned(), format!("{text}0"), format!(" {text}")] {
         assert_eq!(bad.parse::<Key>(), Err(HexError), "{bad}");
     }
     assert_eq!("é".repeat(32).parse::<Key>(), Err(HexError));
@@ -530,15 +353,9 @@ fn the_downstream_key_holds_for_all_attempts_or_for_one() {
     let key = Key([7; 32]);
     let hex = "07".repeat(32);
     let all = downstream_digest(&key, None, 1);
-    assert_eq!(
-        all,
-        hash_of(&format!("[\"intent-ledger/1/downstream\",\"{hex}\"]")).0
-    );
+    assert_eq!(all, hash_of(&format!("[\"intent-ledger/1/downstream\",\"{hex}\"]")).0);
     let second = downstream_digest(&key, Some(2), 1);
-    assert_eq!(
-        second,
-        hash_of(&format!("[\"intent-ledger/1/downstream\",\"{hex}\",2]")).0
-    );
+    assert_eq!(second, hash_of(&format!("[\"intent-ledger/1/downstream\",\"{hex}\",2]")).0);
 
     let uuid = downstream_uuid([0xff; 32]);
     assert_eq!(uuid.to_string(), "ffffffff-ffff-8fff-bfff-ffffffffffff");

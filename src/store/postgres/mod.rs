@@ -83,8 +83,7 @@ impl PostgresStore {
         let statement =
             client.prepare_cached(&self.write_statement).await.map_err(nothing_written)?;
         let batch = parameters::Batch::of(writes);
-        let begin =
-            format!("BEGIN; SELECT pg_advisory_xact_lock_shared({})", sql::POLICY_LOCK);
+        let begin = format!("BEGIN; SELECT pg_advisory_xact_lock_shared({})", sql::POLICY_LOCK);
         let parameters = batch.as_parameters();
         // Sent one after the other without waiting: one round trip for the whole transaction.
         let (begun, written, committed) = tokio::join!(
@@ -176,8 +175,7 @@ impl Store for PostgresStore {
         let newest = "ORDER BY created_at DESC, id DESC LIMIT 1";
         let rows = match reference {
             Reference::DownstreamKey(digest) => {
-                let condition =
-                    format!("namespace = $1 AND downstream_key = $2 {newest}");
+                let condition = format!("namespace = $1 AND downstream_key = $2 {newest}");
                 self.rows(&sql::select(&condition), &[&namespace, digest]).await?
             }
             Reference::DownstreamRef(text) => {
@@ -314,10 +312,7 @@ impl Store for PostgresStore {
             .iter()
             .filter_map(|row| {
                 let version: Option<i32> = row.get(1);
-                version.map(|version| StoredPolicy {
-                    version: unsigned(version),
-                    text: row.get(2),
-                })
+                version.map(|version| StoredPolicy { version: unsigned(version), text: row.get(2) })
             })
             .collect();
         Ok(StoredPolicies { active, kept })
@@ -452,11 +447,9 @@ async fn settings(client: &Object) -> Result<Vec<Setting>, StoreError> {
         )
         .await
         .map_err(nothing_written)?;
-    let values: Vec<(String, String)> =
-        rows.iter().map(|row| (row.get(0), row.get(1))).collect();
-    let standbys = values
-        .iter()
-        .any(|(name, value)| name == "synchronous_standby_names" && !value.is_empty());
+    let values: Vec<(String, String)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    let standbys =
+        values.iter().any(|(name, value)| name == "synchronous_standby_names" && !value.is_empty());
     Ok(values
         .into_iter()
         .map(|(name, value)| Setting { problem: problem(&name, &value, standbys), name, value })
@@ -514,8 +507,9 @@ fn is_outage(code: &SqlState) -> bool {
 
 fn is_conflict(error: &BoxError) -> bool {
     error.downcast_ref::<tokio_postgres::Error>().and_then(tokio_postgres::Error::code).is_some_and(
-        |code| *code == SqlState::T_R_DEADLOCK_DETECTED
-            || *code == SqlState::T_R_SERIALIZATION_FAILURE,
+        |code| {
+            *code == SqlState::T_R_DEADLOCK_DETECTED || *code == SqlState::T_R_SERIALIZATION_FAILURE
+        },
     )
 }
 

@@ -5,10 +5,8 @@ use tokio_postgres::{Client, NoTls};
 
 use super::{OpenError, StoreError};
 
-const MIGRATIONS: [(&str, &str); 1] = [(
-    "create_ledger",
-    include_str!("../../../migrations/postgres/0001_create_ledger.sql"),
-)];
+const MIGRATIONS: [(&str, &str); 1] =
+    [("create_ledger", include_str!("../../../migrations/postgres/0001_create_ledger.sql"))];
 
 /// Held while a schema is migrated, so that of several pods one does it. One of ours.
 const MIGRATION_LOCK: i64 = 0x1e_d9e4_0000;
@@ -22,16 +20,10 @@ pub async fn migrate(address: &str) -> Result<(u32, u32), OpenError> {
     let (mut client, connection) =
         tokio_postgres::connect(address, NoTls).await.map_err(unreachable)?;
     let driver = tokio::spawn(connection);
-    client
-        .execute("SELECT pg_advisory_lock($1)", &[&MIGRATION_LOCK])
-        .await
-        .map_err(unreachable)?;
+    client.execute("SELECT pg_advisory_lock($1)", &[&MIGRATION_LOCK]).await.map_err(unreachable)?;
     let before = version(&client).await.map_err(unreachable)?;
     if before <= newest() {
-        runner()?
-            .run_async(&mut client)
-            .await
-            .map_err(|error| OpenError::Migrate(error.into()))?;
+        runner()?.run_async(&mut client).await.map_err(|error| OpenError::Migrate(error.into()))?;
     }
     let after = version(&client).await.map_err(unreachable)?;
     drop(client);

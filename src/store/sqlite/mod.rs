@@ -94,8 +94,7 @@ fn connect(path: &str) -> Result<Connection, OpenError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_CREATE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection =
-        Connection::open_with_flags(Path::new(path), flags).map_err(unavailable)?;
+    let connection = Connection::open_with_flags(Path::new(path), flags).map_err(unavailable)?;
     connection.busy_timeout(BUSY_WAIT_MAX).map_err(unavailable)?;
     connection
         .execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;")
@@ -243,11 +242,7 @@ impl Store for SqliteStore {
 
     async fn events(&self, id: Uuid) -> Result<Vec<Event>, StoreError> {
         self.run(move |connection| {
-            facts(
-                connection,
-                "SELECT at, fact FROM events WHERE id = ?1 ORDER BY at",
-                params![id],
-            )
+            facts(connection, "SELECT at, fact FROM events WHERE id = ?1 ORDER BY at", params![id])
         })
         .await
     }
@@ -362,7 +357,9 @@ impl Store for SqliteStore {
     async fn unsettled_tools(&self) -> Result<Vec<(String, String)>, StoreError> {
         self.run(|connection| {
             let mut statement = connection
-                .prepare_cached("SELECT DISTINCT namespace, tool FROM intents WHERE state IN (?1, ?2)")
+                .prepare_cached(
+                    "SELECT DISTINCT namespace, tool FROM intents WHERE state IN (?1, ?2)",
+                )
                 .map_err(nothing_written)?;
             statement
                 .query_map(

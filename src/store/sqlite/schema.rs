@@ -5,10 +5,8 @@ use rusqlite::Connection;
 
 use super::{OpenError, StoreError};
 
-const MIGRATIONS: [(&str, &str); 1] = [(
-    "create_ledger",
-    include_str!("../../../migrations/sqlite/0001_create_ledger.sql"),
-)];
+const MIGRATIONS: [(&str, &str); 1] =
+    [("create_ledger", include_str!("../../../migrations/sqlite/0001_create_ledger.sql"))];
 
 const HISTORY: &str = "intent_ledger_migrations";
 
@@ -29,9 +27,7 @@ pub(super) fn migrate(connection: &mut Connection) -> Result<(u32, u32), OpenErr
         let migrations = MIGRATIONS
             .iter()
             .zip(1..)
-            .map(|((name, sql), number)| {
-                Migration::unapplied(&format!("V{number}__{name}"), sql)
-            })
+            .map(|((name, sql), number)| Migration::unapplied(&format!("V{number}__{name}"), sql))
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| OpenError::Migrate(error.into()))?;
         let mut runner = Runner::new(&migrations);
@@ -48,9 +44,7 @@ fn version(connection: &Connection) -> rusqlite::Result<u32> {
     if !there {
         return Ok(0);
     }
-    connection.query_row(
-        &format!("SELECT coalesce(max(version), 0) FROM {HISTORY}"),
-        [],
-        |row| row.get(0),
-    )
+    connection.query_row(&format!("SELECT coalesce(max(version), 0) FROM {HISTORY}"), [], |row| {
+        row.get(0)
+    })
 }
