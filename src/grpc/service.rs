@@ -1,0 +1,229 @@
+//! The two services: decode, call the ledger, encode.
+
+use std::{pin::Pin, sync::Arc};
+
+use futures::Stream;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tonic::{Request, Response, Status, Streaming};
+
+use super::{
+    convert::{self, Viewer},
+    deadline,
+    status::{not_served, status},
+};
+use crate::{
+    domain::{event::Event, intent::Intent},
+    ledger::{Ledger, LedgerError},
+    proto::v1::{
+        self, intent_ledger_service_server::IntentLedgerService,
+        intent_operations_service_server::IntentOperationsService,
+    },
+};
+
+/// Calls that may be under way at once: past that, a caller is told at once rather than after its
+/// own deadline. Waiting Lookups do not count, they hold nothing.
+const CALLS_MAX: usize = 16_384;
+
+type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+/// What agents and orchestrators call.
+pub struct LedgerService {
+    ledger: Arc<Ledger>,
+    calls: Semaphore,
+}
+
+impl LedgerService {
+    /// The service over `ledger`.
+    pub fn new(ledger: Arc<Ledger>) -> Self {
+        Self { ledger, calls: Semaphore::new(CALLS_MAX) }
+    }
+
+    fn admit(&self) -> Result<SemaphorePermit<'_>, Status> {
+        self.calls.try_acquire().map_err(|_| status(&LedgerError::QueueFull))
+    }
+}
+
+fn encode(ledger: &Ledger, intent: Intent, viewer: Viewer, events: Vec<Event>) -> v1::Intent {
+    let expires_at = ledger.expires_at(&intent);
+    convert::intent(intent, expires_at, viewer, events)
+}
+
+fn refuse(error: impl Into<LedgerError>) -> Status {
+    status(&error.into())
+}
+
+fn words(warnings: Vec<&'static str>) -> Vec<String> {
+    warnings.into_iter().map(str::to_owned).collect()
+}
+
+#[tonic::async_trait]
+impl IntentLedgerService for LedgerService {
+    async fn begin(
+        &self,
+        request: Request<v1::BeginRequest>,
+    ) -> Result<Response<v1::BeginResponse>, Status> {
+        let _permit = self.admit()?;
+        let deadline = deadline::of(&request);
+        let request = convert::begin_request(request.into_inner()).map_err(refuse)?;
+        let answer = self.ledger.begin(request, deadline).await.map_err(refuse)?;
+        let expires_at = |intent: &Intent| self.ledger.expires_at(intent);
+        Ok(Response::new(convert::begin_response(answer, expires_at)))
+    }
+
+    async fn complete(
+        &self,
+        request: Request<v1::CompleteRequest>,
+    ) -> Result<Response<v1::CompleteResponse>, Status> {
+        let _permit = self.admit()?;
+        let deadline = deadline::of(&request);
+        let request = request.into_inner();
+        let viewer = Viewer::of(&request.attempt_id);
+        let request = convert::complete_request(request);
+        let answer = self.ledger.complete(request, deadline).await.map_err(refuse)?;
+        Ok(Response::new(v1::CompleteResponse {
+            intent: Some(encode(&self.ledger, answer.intent, viewer, Vec::new())),
+            warnings: words(answer.warnings),
+        }))
+    }
+
+    async fn fail(
+        &self,
+        request: Request<v1::FailRequest>,
+    ) -> Result<Response<v1::FailResponse>, Status> {
+        let _permit = self.admit()?;
+        let deadline = deadline::of(&request);
+        let request = request.into_inner();
+        let viewer = Viewer::of(&request.attempt_id);
+        let request = convert::fail_request(request).map_err(refuse)?;
+        let answer = self.ledger.fail(request, deadline).await.map_err(refuse)?;
+        Ok(Response::new(v1::FailResponse {
+            intent: Some(encode(&self.ledger, answer.intent, viewer, Vec::new())),
+            warnings: words(answer.warnings),
+        }))
+    }
+
+    async fn extend(
+        &self,
+        request: Request<v1::ExtendRequest>,
+    ) -> Result<Response<v1::ExtendResponse>, Status> {
+        let _permit = self.admit()?;
+        let deadline = deadline::of(&request);
+        let request = request.into_inner();
+        let viewer = Viewer::of(&request.attempt_id);
+        let request = convert::extend_request(request).map_err(refuse)?;
+        let answer = self.ledger.extend(request, deadline).await.map_err(refuse)?;
+        let expires_at = self.ledger.expires_at(&answer.intent);
+        Ok(Response::new(convert::extend_response(answer, expires_at, viewer)))
+    }
+
+    async fn lookup(
+        &self,
+        request: Request<v1::LookupRequest>,
+    ) -> Result<Response<v1::LookupResponse>, Status> {
+        let deadline = deadline::of(&request);
+        let request = convert::lookup_request(request.into_inner()).map_err(refuse)?;
+        let answer = self.ledger.lookup(request, deadline).await.map_err(refuse)?;
+        let viewer = Viewer::Attempt(None);
+        Ok(Response::new(v1::LookupResponse {
+            intent: Some(encode(&self.ledger, answer.intent, viewer, answer.events)),
+        }))
+    }
+
+    type ReconcileStream = Answers<v1::ReconcileResponse>;
+
+    async fn reconcile(
+        &self,
+        _request: Request<v1::ReconcileRequest>,
+    ) -> Result<Response<Self::ReconcileStream>, Status> {
+        Err(not_served("Reconcile (asking the downstream)"))
+    }
+
+    type SessionStream = Answers<v1::SessionResponse>;
+
+    async fn session(
+        &self,
+        _request: Request<Streaming<v1::SessionRequest>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
+        Err(not_served("Session (many calls on one stream); use the unary calls"))
+    }
+}
+
+/// What people and consoles call.
+pub struct OperationsService {
+    ledger: Arc<Ledger>,
+}
+
+impl OperationsService {
+    /// The service over `ledger`.
+    pub fn new(ledger: Arc<Ledger>) -> Self {
+        Self { ledger }
+    }
+}
+
+#[tonic::async_trait]
+impl IntentOperationsService for OperationsService {
+    async fn list_intents(
+        &self,
+        request: Request<v1::ListIntentsRequest>,
+    ) -> Result<Response<v1::ListIntentsResponse>, Status> {
+        let (request, full) = convert::list_request(request.into_inner()).map_err(refuse)?;
+        let answer = self.ledger.list(request).await.map_err(refuse)?;
+        let mut intents = Vec::with_capacity(answer.intents.len());
+        for intent in answer.intents {
+            let events = if full {
+                self.ledger.events(&intent).await.map_err(refuse)?
+            } else {
+                Vec::new()
+            };
+            let mut encoded = encode(&self.ledger, intent, Viewer::Operator, events);
+            if !full {
+                encoded.result = None;
+            }
+            intents.push(encoded);
+        }
+        Ok(Response::new(v1::ListIntentsResponse {
+            intents,
+            next_page_token: answer.next_page_token,
+        }))
+    }
+
+    async fn list_attempts(
+        &self,
+        _request: Request<v1::ListAttemptsRequest>,
+    ) -> Result<Response<v1::ListAttemptsResponse>, Status> {
+        Err(not_served("ListAttempts (who repeated a call)"))
+    }
+
+    async fn approve_intent(
+        &self,
+        _request: Request<v1::ApproveIntentRequest>,
+    ) -> Result<Response<v1::ApproveIntentResponse>, Status> {
+        Err(not_served("ApproveIntent (approvals)"))
+    }
+
+    async fn deny_intent(
+        &self,
+        _request: Request<v1::DenyIntentRequest>,
+    ) -> Result<Response<v1::DenyIntentResponse>, Status> {
+        Err(not_served("DenyIntent (approvals)"))
+    }
+
+    async fn resolve_intent(
+        &self,
+        request: Request<v1::ResolveIntentRequest>,
+    ) -> Result<Response<v1::ResolveIntentResponse>, Status> {
+        let deadline = deadline::of(&request);
+        let request = convert::resolve_request(request.into_inner()).map_err(refuse)?;
+        let intent = self.ledger.resolve(request, deadline).await.map_err(refuse)?;
+        Ok(Response::new(v1::ResolveIntentResponse {
+            intent: Some(encode(&self.ledger, intent, Viewer::Operator, Vec::new())),
+        }))
+    }
+
+    async fn get_stats(
+        &self,
+        _request: Request<v1::GetStatsRequest>,
+    ) -> Result<Response<v1::GetStatsResponse>, Status> {
+        Err(not_served("GetStats (statistics)"))
+    }
+}
