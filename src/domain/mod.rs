@@ -3,3 +3,6 @@
 pub mod canonical_json;
 pub mod fingerprint;
 pub mod identity;
+
+#[cfg(test)]
+mod vectors_test;
