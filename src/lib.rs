@@ -2,5 +2,9 @@
 
 pub mod clock;
 pub mod domain;
+pub mod grpc;
+pub mod ids;
+pub mod ledger;
+pub mod policy;
 pub mod proto;
 pub mod store;

@@ -15,4 +15,6 @@ pub mod report;
 pub mod review;
 pub mod time;
 pub mod tool;
+#[cfg(test)]
+mod vectors_test;
 pub mod verdict;

@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use super::{Ledger, LedgerError, Violation, shape};
 use crate::{
-    domain::{intent::Intent, time::Timestamp},
+    domain::{event::Event, intent::Intent, time::Timestamp},
     store::{Cursor, Filter, row_id},
 };
 
@@ -65,6 +65,13 @@ impl Ledger {
                 .filter(|_| more)
                 .map_or_else(String::new, |cursor| write_token(cursor, &filter)),
         })
+    }
+}
+
+impl Ledger {
+    /// The facts kept beside an intent, oldest first.
+    pub async fn events(&self, intent: &Intent) -> Result<Vec<Event>, LedgerError> {
+        Ok(self.store.events(row_id(&intent.key, intent.recipe.hash)).await?)
     }
 }
 

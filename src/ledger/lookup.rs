@@ -13,7 +13,7 @@ use crate::{
     clock::Deadline,
     domain::{
         event::Event,
-        identity::{Call, Key, downstream_digest},
+        identity::{Call, Key, downstream_digest, downstream_uuid},
         intent::Intent,
         time::Timestamp,
     },
@@ -202,9 +202,9 @@ impl Ledger {
             )
         };
         // The row is filed under the key's UUID form, which both forms tell.
-        let (id, digest) = match Key::from_hex(text) {
-            Some(digest) => (crate::domain::identity::downstream_uuid(digest), Some(digest)),
-            None => (Uuid::try_parse(text).map_err(|_| invalid())?, None),
+        let (id, digest) = match text.parse::<Key>() {
+            Ok(digest) => (downstream_uuid(*digest.as_bytes()), Some(*digest.as_bytes())),
+            Err(_) => (Uuid::try_parse(text).map_err(|_| invalid())?, None),
         };
         let key = RowKey { namespace: namespace.to_owned(), id };
         let found = self.store.find(std::slice::from_ref(&key)).await?;

@@ -43,6 +43,7 @@ pub use self::{
     model_message::model_message,
     policies::OfferError,
     review::{ResolutionRequest, ResolveRequest},
+    shape::ReportedResult,
     settle::{CompleteRequest, FailRequest, SettleAnswer},
 };
 

@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::{DEFAULT_NAMESPACE, Violation};
 use crate::domain::{
-    canonical_json::{Json, JsonError, Pointer},
+    canonical_json::{Json, Pointer},
     identity::Key,
     intent::ResultBody,
 };
@@ -163,20 +163,8 @@ pub(super) fn arguments(text: &str) -> Result<Json, Violation> {
             "must be a JSON object",
         )),
         Err(error) => {
-            Err(Violation::new("arguments_json", reason(&error), error.to_string()))
+            Err(Violation::new("arguments_json", error.reason(), error.to_string()))
         }
-    }
-}
-
-fn reason(error: &JsonError) -> &'static str {
-    match error {
-        JsonError::TooLarge { .. } => "ARGUMENTS_TOO_LARGE",
-        JsonError::TooDeep { .. } => "ARGUMENTS_TOO_DEEP",
-        JsonError::DoubledMember { .. } => "ARGUMENTS_DUPLICATE_MEMBER",
-        JsonError::LoneSurrogate { .. } => "ARGUMENTS_LONE_SURROGATE",
-        JsonError::ControlCharacter { .. }
-        | JsonError::NumberOutOfRange { .. }
-        | JsonError::Syntax { .. } => "ARGUMENTS_MALFORMED",
     }
 }
 
