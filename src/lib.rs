@@ -2,5 +2,6 @@
 
 pub mod clock;
 pub mod domain;
+pub mod policy;
 pub mod proto;
 pub mod store;
