@@ -10,11 +10,16 @@ mod resolve;
 mod section;
 
 pub mod file;
+pub mod set;
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
 use self::resolve::{Layers, tools_of};
-pub use self::{file::PolicyFile, mistake::Mistake};
+pub use self::{
+    file::PolicyFile,
+    mistake::Mistake,
+    set::{PolicySet, VersionedRecipe, lowered},
+};
 use crate::domain::tool::ToolPolicy;
 
 /// One version of the policy: what holds for every tool in every namespace.
