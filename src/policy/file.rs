@@ -356,7 +356,7 @@ fn check_name(reader: &mut Reader<'_>, item: &Item<'_>, whose: &str) {
 }
 
 /// What is wrong with the name of a tool or namespace; reads after the name.
-fn name_problem(name: &str) -> Option<String> {
+pub(super) fn name_problem(name: &str) -> Option<String> {
     if name.is_empty() {
         Some("must not be empty".to_owned())
     } else if name.len() > NAME_BYTES_MAX {

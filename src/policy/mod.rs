@@ -9,6 +9,7 @@ mod reader;
 mod resolve;
 mod section;
 
+pub mod explain;
 pub mod file;
 pub mod set;
 
