@@ -34,37 +34,27 @@ fn written_out(value: &Value) -> String {
         let times = piece[1].as_u64().expect("how many times") as usize;
         piece[0].as_str().expect("a piece").repeat(times)
     });
-    value
-        .as_str()
-        .map_or_else(|| pieces.collect(), str::to_owned)
+    value.as_str().map_or_else(|| pieces.collect(), str::to_owned)
 }
 
 fn recipe(vector: &Value) -> Recipe {
     let recipe = &vector["recipe"];
-    let identity = list(&recipe["identity"])
-        .iter()
-        .map(|place| IdentityPointer {
-            pointer: pointer(&place["pointer"]),
-            normalize: list(&place["normalize"])
-                .iter()
-                .map(|step| match step.as_str() {
-                    Some("trim") => Normalize::Trim,
-                    Some("lowercase") => Normalize::Lowercase,
-                    Some("collapse_whitespace") => Normalize::CollapseWhitespace,
-                    _ => panic!("{step} is no step of normalize"),
-                })
-                .collect(),
-        });
+    let identity = list(&recipe["identity"]).iter().map(|place| IdentityPointer {
+        pointer: pointer(&place["pointer"]),
+        normalize: list(&place["normalize"])
+            .iter()
+            .map(|step| match step.as_str() {
+                Some("trim") => Normalize::Trim,
+                Some("lowercase") => Normalize::Lowercase,
+                Some("collapse_whitespace") => Normalize::CollapseWhitespace,
+                _ => panic!("{step} is no step of normalize"),
+            })
+            .collect(),
+    });
     Recipe {
-        hash_version: recipe["hash_version"]
-            .as_u64()
-            .map_or(HASH_VERSION, |v| v as u32),
+        hash_version: recipe["hash_version"].as_u64().map_or(HASH_VERSION, |v| v as u32),
         identity: identity.collect(),
-        scope: if text(recipe, "scope") == "namespace" {
-            Scope::Namespace
-        } else {
-            Scope::Run
-        },
+        scope: if text(recipe, "scope") == "namespace" { Scope::Namespace } else { Scope::Run },
         free_text: list(&recipe["free_text"]).iter().map(pointer).collect(),
     }
 }
@@ -116,10 +106,7 @@ fn key_vector(vector: &Value) -> Computed {
 
 fn fingerprint_vector(vector: &Value) -> Computed {
     with_call(vector, |recipe, call, identified| {
-        let declared: Vec<_> = list(&vector["declared_free_text"])
-            .iter()
-            .map(pointer)
-            .collect();
+        let declared: Vec<_> = list(&vector["declared_free_text"]).iter().map(pointer).collect();
         let printed = fingerprint(recipe, &declared, call, &identified.key, identified.basis);
         json!({
             "basis": identified.basis.as_str(),
@@ -157,11 +144,7 @@ fn check(file: &str, compute: fn(&Value) -> Computed, hash_field: &str) {
         let twin = hash_of.values().any(|other| *other == hash);
         assert_eq!(twin, vector["same_as"].is_string(), "{name}: same_as");
         if twin {
-            assert_eq!(
-                hash_of.get(text(vector, "same_as")),
-                Some(&hash),
-                "{name}: same_as"
-            );
+            assert_eq!(hash_of.get(text(vector, "same_as")), Some(&hash), "{name}: same_as");
         }
         hash_of.insert(name, hash);
     }
@@ -178,18 +161,10 @@ fn canonical_json_vectors_hold() {
 
 #[test]
 fn key_vectors_hold() {
-    check(
-        include_str!("../../proto/vectors/keys.json"),
-        key_vector,
-        "key",
-    );
+    check(include_str!("../../proto/vectors/keys.json"), key_vector, "key");
 }
 
 #[test]
 fn fingerprint_vectors_hold() {
-    check(
-        include_str!("../../proto/vectors/fingerprints.json"),
-        fingerprint_vector,
-        "fingerprint",
-    );
+    check(include_str!("../../proto/vectors/fingerprints.json"), fingerprint_vector, "fingerprint");
 }

@@ -126,11 +126,7 @@ pub(super) fn list_request(
         needs_attention: request.needs_attention,
         conflict: request.conflict,
     };
-    let list = ListRequest {
-        filter,
-        page_size: request.page_size,
-        page_token: request.page_token,
-    };
+    let list = ListRequest { filter, page_size: request.page_size, page_token: request.page_token };
     Ok((list, full))
 }
 
@@ -218,9 +214,7 @@ pub(super) fn intent(
         key_basis: basis(intent.key_basis).into(),
         state: state(intent.state).into(),
         etag: intent.etag(),
-        attempt: current.map_or(0, |attempt| {
-            i32::try_from(attempt.number).unwrap_or(i32::MAX)
-        }),
+        attempt: current.map_or(0, |attempt| i32::try_from(attempt.number).unwrap_or(i32::MAX)),
         attempt_id: current.map_or_else(String::new, |attempt| viewer.sees(attempt.id)),
         create_time: Some(time(intent.created_at)),
         start_time: current.map(|attempt| time(attempt.granted_at)),
@@ -238,7 +232,9 @@ pub(super) fn intent(
             .rev()
             .find_map(|attempt| attempt.failure.as_ref())
             .map(failure),
-        provenance: settlement.map_or(v1::Provenance::Unspecified, |it| provenance(it.provenance)).into(),
+        provenance: settlement
+            .map_or(v1::Provenance::Unspecified, |it| provenance(it.provenance))
+            .into(),
         settled_by: settlement.map_or_else(String::new, |it| it.by.clone()),
         settle_note: settlement.map_or_else(String::new, |it| it.note.clone()),
         downstream_key: intent.downstream_key(),
@@ -393,11 +389,7 @@ fn failure(failure: &Failure) -> v1::Failure {
     } else {
         v1::FailureKind::OutcomeUnknown
     };
-    v1::Failure {
-        kind: kind.into(),
-        code: failure.code.clone(),
-        message: failure.message.clone(),
-    }
+    v1::Failure { kind: kind.into(), code: failure.code.clone(), message: failure.message.clone() }
 }
 
 fn event(event: Event, viewer: Viewer) -> v1::Event {

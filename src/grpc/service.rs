@@ -170,11 +170,8 @@ impl IntentOperationsService for OperationsService {
         let answer = self.ledger.list(request).await.map_err(refuse)?;
         let mut intents = Vec::with_capacity(answer.intents.len());
         for intent in answer.intents {
-            let events = if full {
-                self.ledger.events(&intent).await.map_err(refuse)?
-            } else {
-                Vec::new()
-            };
+            let events =
+                if full { self.ledger.events(&intent).await.map_err(refuse)? } else { Vec::new() };
             let mut encoded = encode(&self.ledger, intent, Viewer::Operator, events);
             if !full {
                 encoded.result = None;

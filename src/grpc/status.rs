@@ -36,7 +36,8 @@ pub(super) fn status(error: &LedgerError) -> Status {
     let mut details = ErrorDetails::new();
     match error {
         LedgerError::Invalid(violation) => {
-            details.add_bad_request_violation(short(&violation.field), short(&violation.description));
+            details
+                .add_bad_request_violation(short(&violation.field), short(&violation.description));
         }
         LedgerError::ParametersChanged { intent, pointers } => {
             let named: Vec<String> =

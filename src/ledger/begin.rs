@@ -196,8 +196,7 @@ impl Ledger {
 
         // Nothing to record and no older row that could decide: not even a key is needed.
         if policy.class != Class::Effectful && candidates.older.is_empty() {
-            let recorded_nothing =
-                Answer { checked, policy, candidate: None, overridden: false };
+            let recorded_nothing = Answer { checked, policy, candidate: None, overridden: false };
             return Ok(Some(recorded_nothing.not_recorded()));
         }
         let new = candidates.active.as_ref().map_err(|error| invalid_identity(error).into());
@@ -234,12 +233,13 @@ impl Ledger {
         let found = self.store.find(&candidates.keys(&checked.call.namespace)).await?;
         let now = found.now;
         if let Some((stored, candidate)) = candidates.row(found) {
-            return self.begin_present(checked, &policies, policy, candidate, stored, now, deadline).await;
+            return self
+                .begin_present(checked, &policies, policy, candidate, stored, now, deadline)
+                .await;
         }
         free_text_allowed(policy, checked)?;
         if policy.class != Class::Effectful {
-            let recorded_nothing =
-                Answer { checked, policy, candidate: None, overridden: false };
+            let recorded_nothing = Answer { checked, policy, candidate: None, overridden: false };
             return Ok(Some(recorded_nothing.not_recorded()));
         }
         let (candidate, overridden) = new?;
@@ -285,15 +285,11 @@ impl Ledger {
         }
         let own = under(&recipe, checked, row, candidate);
         self.repeats.count(row_id(&row.key, row.recipe.hash));
-        let overridden =
-            candidate_overridden(checked, row.key_basis);
+        let overridden = candidate_overridden(checked, row.key_basis);
         let answer = Answer { checked, policy, candidate: Some(&own), overridden };
         let decision = decide(Some(row), &checked.call, &own, policy, &Facts::at(now))?;
         if let Decision::ParametersChanged { pointers } = decision {
-            return Err(LedgerError::ParametersChanged {
-                intent: Box::new(row.clone()),
-                pointers,
-            });
+            return Err(LedgerError::ParametersChanged { intent: Box::new(row.clone()), pointers });
         }
         let Some(written) = written_by(&decision) else {
             return Ok(Some(answer.recorded(decision, stored.intent, now)));
@@ -370,13 +366,7 @@ fn free_text_allowed(policy: &ToolPolicy, checked: &Checked) -> Result<(), Viola
 fn under(recipe: &Recipe, checked: &Checked, row: &Intent, candidate: &Candidate) -> Candidate {
     Candidate {
         recipe: row.recipe,
-        print: fingerprint(
-            recipe,
-            &checked.free_text,
-            &checked.as_call(),
-            &row.key,
-            row.key_basis,
-        ),
+        print: fingerprint(recipe, &checked.free_text, &checked.as_call(), &row.key, row.key_basis),
         ..candidate.clone()
     }
 }
@@ -387,8 +377,8 @@ fn candidate_basis_moved(row: &Intent, candidate: &Candidate) -> bool {
 
 /// Whether a policy's pointers won over what the caller sent.
 fn candidate_overridden(checked: &Checked, basis: KeyBasis) -> bool {
-    let sent = !checked.identity.idempotency_key.is_empty()
-        || !checked.identity.business_ids.is_empty();
+    let sent =
+        !checked.identity.idempotency_key.is_empty() || !checked.identity.business_ids.is_empty();
     basis == KeyBasis::Policy && sent
 }
 
@@ -465,8 +455,8 @@ impl Answer<'_> {
             if candidate.basis == KeyBasis::StepArguments {
                 warnings.push("weak_key");
             }
-            let reworded = row
-                .is_some_and(|row| row.digests.free_text_differs(&candidate.print.digests));
+            let reworded =
+                row.is_some_and(|row| row.digests.free_text_differs(&candidate.print.digests));
             if reworded {
                 warnings.push("free_text_changed");
             }
@@ -474,8 +464,7 @@ impl Answer<'_> {
         if let Decision::Execute { lease_clamped: true, .. } = decision {
             warnings.push("lease_clamped");
         }
-        let message =
-            model_message(&decision, row, self.policy, &self.checked.call.tool);
+        let message = model_message(&decision, row, self.policy, &self.checked.call.tool);
         BeginAnswer {
             decision,
             intent: None,

@@ -103,9 +103,8 @@ impl Ledger {
         let id = row_id(&stored.intent.key, stored.intent.recipe.hash);
         let key = RowKey { namespace: stored.intent.namespace.clone(), id };
         let arrival = stored.intent.state;
-        let until = Deadline::after(Some(
-            deadline.left(WAIT_MAX).saturating_sub(ANSWER_MARGIN).min(wait),
-        ));
+        let until =
+            Deadline::after(Some(deadline.left(WAIT_MAX).saturating_sub(ANSWER_MARGIN).min(wait)));
         let mut waiter = self.watchers.watch(id);
         let mut stored = stored;
         loop {

@@ -43,8 +43,8 @@ pub use self::{
     model_message::model_message,
     policies::OfferError,
     review::{ResolutionRequest, ResolveRequest},
-    shape::ReportedResult,
     settle::{CompleteRequest, FailRequest, SettleAnswer},
+    shape::ReportedResult,
 };
 
 /// The namespace of requests that name none, where there are no credentials.
@@ -170,8 +170,7 @@ impl Ledger {
         if outcome.intent == read.intent && outcome.events.is_empty() {
             return Ok(Some(outcome.intent.clone()));
         }
-        let write =
-            Write::replace(read, outcome.intent.clone(), outcome.events.clone(), now, None);
+        let write = Write::replace(read, outcome.intent.clone(), outcome.events.clone(), now, None);
         match self.writer.write(write.clone(), deadline).await? {
             Written::Done { at } => Ok(Some(write.stamped(at))),
             Written::Missed | Written::PolicyMoved => Ok(None),

@@ -42,12 +42,14 @@ pub fn model_message(
         Decision::Execute { .. } | Decision::NotRecorded => {
             ("execute", format!("{tool} may run now"))
         }
-        Decision::Replay { pruned: false } => {
-            ("already_done", "already done; do not do it again; this is the first result".to_owned())
-        }
-        Decision::Replay { pruned: true } => {
-            ("already_done", "already done; do not do it again; its result is no longer kept".to_owned())
-        }
+        Decision::Replay { pruned: false } => (
+            "already_done",
+            "already done; do not do it again; this is the first result".to_owned(),
+        ),
+        Decision::Replay { pruned: true } => (
+            "already_done",
+            "already done; do not do it again; its result is no longer kept".to_owned(),
+        ),
         Decision::Hold { reason: HoldReason::InFlight, .. } => {
             ("in_progress", "already in progress; do not repeat; wait for its result".to_owned())
         }

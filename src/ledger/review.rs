@@ -77,9 +77,9 @@ impl Ledger {
             let (now, stored) = self.find(&namespace, &key).await?;
             let stored = stored.ok_or(LedgerError::NotFound { report_kept: None })?;
             let resolution = match resolution {
-                ResolutionRequest::Executed => Resolution::Executed(
-                    result.body(self.policy(&stored.intent).max_result_bytes),
-                ),
+                ResolutionRequest::Executed => {
+                    Resolution::Executed(result.body(self.policy(&stored.intent).max_result_bytes))
+                }
                 ResolutionRequest::NotExecuted => Resolution::NotExecuted,
                 ResolutionRequest::Acknowledged => Resolution::Acknowledged,
             };

@@ -87,7 +87,10 @@ impl Ledger {
             })
             .await?;
         let cut = intent.result.as_ref().is_some_and(|result| result.truncated);
-        Ok(SettleAnswer { intent, warnings: cut.then_some("result_truncated").into_iter().collect() })
+        Ok(SettleAnswer {
+            intent,
+            warnings: cut.then_some("result_truncated").into_iter().collect(),
+        })
     }
 
     /// Records that an attempt did not have its effect, or that nobody knows.

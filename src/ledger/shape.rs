@@ -105,8 +105,7 @@ pub(super) fn labels(labels: &BTreeMap<String, String>) -> Result<(), Violation>
         return Err(invalid(format!("{} are given, more than {LABELS_MAX}", labels.len())));
     }
     for (label, value) in labels {
-        if label.is_empty() || label.len() > NAME_BYTES_MAX || label.chars().any(char::is_control)
-        {
+        if label.is_empty() || label.len() > NAME_BYTES_MAX || label.chars().any(char::is_control) {
             return Err(invalid(format!(
                 "a name must have 1 to {NAME_BYTES_MAX} bytes and no control characters"
             )));
@@ -157,14 +156,10 @@ pub(super) fn arguments(text: &str) -> Result<Json, Violation> {
     let text = if text.is_empty() { "{}" } else { text };
     match Json::parse(text) {
         Ok(object @ Json::Object(_)) => Ok(object),
-        Ok(_) => Err(Violation::new(
-            "arguments_json",
-            "ARGUMENTS_NOT_OBJECT",
-            "must be a JSON object",
-        )),
-        Err(error) => {
-            Err(Violation::new("arguments_json", error.reason(), error.to_string()))
+        Ok(_) => {
+            Err(Violation::new("arguments_json", "ARGUMENTS_NOT_OBJECT", "must be a JSON object"))
         }
+        Err(error) => Err(Violation::new("arguments_json", error.reason(), error.to_string())),
     }
 }
 
@@ -204,8 +199,8 @@ impl ReportedResult {
             return Ok(CheckedResult { result: self.clone(), whole: None });
         }
         let given = self.bytes.as_ref().map_or(0, Vec::len) as u64;
-        let size = u64::try_from(self.size)
-            .map_err(|_| invalid("result_size", "must not be negative"))?;
+        let size =
+            u64::try_from(self.size).map_err(|_| invalid("result_size", "must not be negative"))?;
         if size < given {
             return Err(invalid("result_size", "is less than the size of the result itself"));
         }

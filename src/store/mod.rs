@@ -4,6 +4,7 @@
 //! its version is still the one that was read. The domain decides; SQL only guards.
 
 mod columns;
+pub mod observed;
 pub mod postgres;
 pub mod sqlite;
 

@@ -163,7 +163,12 @@ fn a_call_without_a_clear_identity_is_refused() {
         (charge(r#"{"order":[1]}"#), &policy, "IDENTITY_NOT_SCALAR", "arguments_json/order"),
         (charge(r#"{"order":{}}"#), &policy, "IDENTITY_NOT_SCALAR", "arguments_json/order"),
         (charge(r#"{"order":""}"#), &policy, "IDENTITY_POINTER_EMPTY", "arguments_json/order"),
-        (charge(r#"{"order":" \u3000\n"}"#), &policy, "IDENTITY_POINTER_EMPTY", "arguments_json/order"),
+        (
+            charge(r#"{"order":" \u3000\n"}"#),
+            &policy,
+            "IDENTITY_POINTER_EMPTY",
+            "arguments_json/order",
+        ),
         (with_key(" k"), &policy, "IDEMPOTENCY_KEY_INVALID", "identity.idempotency_key"),
         (with_ids(&[("a", " ")]), &policy, "BUSINESS_IDS_INVALID", "identity.business_ids[\"a\"]"),
     ] {
