@@ -92,7 +92,7 @@ CREATE TABLE policies (
 );
 
 CREATE TABLE active_policy (
-    only boolean PRIMARY KEY DEFAULT true CHECK (only),
+    singleton boolean PRIMARY KEY DEFAULT true CHECK (singleton),
     version integer NOT NULL
 );
 INSERT INTO active_policy (version) VALUES (0);

@@ -90,7 +90,7 @@ CREATE TABLE policies (
 );
 
 CREATE TABLE active_policy (
-    only integer PRIMARY KEY DEFAULT 1 CHECK (only = 1),
+    singleton integer PRIMARY KEY DEFAULT 1 CHECK (singleton = 1),
     version integer NOT NULL
 );
 INSERT INTO active_policy (version) VALUES (0);
