@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::{
     IdentityRequest, Ledger, LedgerError, Violation,
-    begin::{Candidates, invalid_identity},
+    begin::candidates::{Candidates, invalid_identity},
     shape,
 };
 use crate::{
@@ -180,12 +180,12 @@ impl Ledger {
             arguments: &arguments,
         };
         let candidates = Candidates::of(&self.policies.current(), &call, &[]);
-        let keys = candidates.keys(namespace);
+        let keys = candidates.keys();
         if let (Err(error), true) = (&candidates.active, keys.is_empty()) {
             return Err(invalid_identity(error).into());
         }
         let found = self.store.find(&keys).await?;
-        Ok(candidates.row(found).map(|(stored, _)| stored))
+        Ok(candidates.row(found))
     }
 
     async fn find_downstream_key(

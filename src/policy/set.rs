@@ -125,13 +125,21 @@ impl PolicySet {
         namespace: &str,
         tool: &str,
     ) -> Option<Cow<'_, Recipe>> {
-        let policy = if version.policy == self.active.version {
-            &self.active
-        } else {
-            let newest_first = |policy: &Arc<Policy>| version.policy.cmp(&policy.version);
-            &self.older[self.older.binary_search_by(newest_first).ok()?]
-        };
+        let policy = self.version(version.policy)?;
         Some(at_hash_version(&policy.tool(namespace, tool).recipe, version.hash))
+    }
+
+    /// Whether a version of the policy lists a tool; false if the set has no such version.
+    pub fn is_listed(&self, version: u32, namespace: &str, tool: &str) -> bool {
+        self.version(version).is_some_and(|policy| policy.tool(namespace, tool).listed)
+    }
+
+    fn version(&self, version: u32) -> Option<&Arc<Policy>> {
+        if version == self.active.version {
+            return Some(&self.active);
+        }
+        let newest_first = |policy: &Arc<Policy>| version.cmp(&policy.version);
+        Some(&self.older[self.older.binary_search_by(newest_first).ok()?])
     }
 }
 
