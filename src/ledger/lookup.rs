@@ -15,7 +15,6 @@ use crate::{
         event::Event,
         identity::{Call, Key, downstream_digest, downstream_uuid},
         intent::Intent,
-        time::Timestamp,
     },
     store::{Reference, RowKey, Stored, row_id},
 };
@@ -63,8 +62,6 @@ pub struct LookupAnswer {
     pub intent: Intent,
     /// The facts kept beside it, where they were asked for.
     pub events: Vec<Event>,
-    /// The store's time.
-    pub now: Timestamp,
 }
 
 impl Ledger {
@@ -91,7 +88,7 @@ impl Ledger {
         } else {
             Vec::new()
         };
-        Ok(LookupAnswer { intent: stored.intent, events, now: self.store.now().await? })
+        Ok(LookupAnswer { intent: stored.intent, events })
     }
 
     async fn wait(

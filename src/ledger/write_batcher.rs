@@ -109,7 +109,6 @@ impl Writer {
         for job in late {
             job.answer.send(Err(LedgerError::DeadlinePassed)).ok();
         }
-        // A caller that has gone may still have its effect in hand: its report counts.
         if batch.is_empty() {
             return;
         }

@@ -42,7 +42,7 @@ impl<'a> Round<'a> {
         if self.candidates.is_plain() {
             // Nothing to record and no older row that could decide: not even a key is needed.
             if self.policy.class != Class::Effectful {
-                return self.without_row(Decision::NotRecorded);
+                return self.not_recorded().await;
             }
             if let Some(decided) = self.insert_unread().await? {
                 return Ok(decided);
@@ -83,7 +83,7 @@ impl<'a> Round<'a> {
     async fn decide_absent(&self, now: Timestamp) -> Result<Option<BeginAnswer>, LedgerError> {
         self.check_free_text()?;
         if self.policy.class != Class::Effectful {
-            return self.without_row(Decision::NotRecorded);
+            return self.not_recorded().await;
         }
         let candidate = self.active()?;
         let orphans = self.ledger.store.orphans(&self.candidates.row_key(candidate)).await?;
@@ -147,6 +147,16 @@ impl<'a> Round<'a> {
                 now,
             ))),
         }
+    }
+
+    /// No write would catch that the policy has moved, so its age is what counts.
+    async fn not_recorded(&self) -> Result<Option<BeginAnswer>, LedgerError> {
+        self.ledger.policies.confirm(&self.ledger.store).await?;
+        let current = self.ledger.policies.current().active().version();
+        if current != self.policies.active().version() {
+            return Ok(None);
+        }
+        self.without_row(Decision::NotRecorded)
     }
 
     async fn finish(
