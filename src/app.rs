@@ -96,8 +96,11 @@ pub async fn start_with(
     set_serving(&health, true).await;
     let routes = Routes::new(health_service)
         .add_service(
-            IntentLedgerServiceServer::new(LedgerService::new(Arc::clone(&ledger)))
-                .max_decoding_message_size(REQUEST_BYTES_MAX),
+            IntentLedgerServiceServer::new(LedgerService::new(
+                Arc::clone(&ledger),
+                draining.clone(),
+            ))
+            .max_decoding_message_size(REQUEST_BYTES_MAX),
         )
         .add_service(
             IntentOperationsServiceServer::new(OperationsService::new(Arc::clone(&ledger)))

@@ -3,6 +3,7 @@
 mod convert;
 mod deadline;
 mod service;
+mod session;
 mod status;
 
 pub use service::{LedgerService, OperationsService};

@@ -4,14 +4,16 @@ use std::{pin::Pin, sync::Arc};
 
 use futures::Stream;
 use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{
     convert::{self, Viewer},
-    deadline,
+    deadline, session,
     status::{not_served, status},
 };
 use crate::{
+    clock::Deadline,
     domain::{event::Event, intent::Intent},
     ledger::{Ledger, LedgerError},
     proto::v1::{
@@ -24,22 +26,95 @@ use crate::{
 /// own deadline. Waiting Lookups do not count, they hold nothing.
 const CALLS_MAX: usize = 16_384;
 
-type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+pub(super) type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// What agents and orchestrators call.
+#[derive(Clone)]
 pub struct LedgerService {
     ledger: Arc<Ledger>,
-    calls: Semaphore,
+    calls: Arc<Semaphore>,
+    draining: CancellationToken,
 }
 
 impl LedgerService {
-    /// The service over `ledger`.
-    pub fn new(ledger: Arc<Ledger>) -> Self {
-        Self { ledger, calls: Semaphore::new(CALLS_MAX) }
+    /// The service over `ledger`; sessions end once `draining` is cancelled.
+    pub fn new(ledger: Arc<Ledger>, draining: CancellationToken) -> Self {
+        Self { ledger, calls: Arc::new(Semaphore::new(CALLS_MAX)), draining }
     }
 
     fn admit(&self) -> Result<SemaphorePermit<'_>, Status> {
         self.calls.try_acquire().map_err(|_| status(&LedgerError::QueueFull))
+    }
+
+    pub(super) fn draining(&self) -> &CancellationToken {
+        &self.draining
+    }
+
+    pub(super) async fn do_begin(
+        &self,
+        request: v1::BeginRequest,
+        deadline: Deadline,
+    ) -> Result<v1::BeginResponse, Status> {
+        let _permit = self.admit()?;
+        let request = convert::begin_request(request).map_err(refuse)?;
+        let answer = self.ledger.begin(request, deadline).await.map_err(refuse)?;
+        Ok(convert::begin_response(answer, |intent: &Intent| self.ledger.expires_at(intent)))
+    }
+
+    pub(super) async fn do_complete(
+        &self,
+        request: v1::CompleteRequest,
+        deadline: Deadline,
+    ) -> Result<v1::CompleteResponse, Status> {
+        let _permit = self.admit()?;
+        let viewer = Viewer::of(&request.attempt_id);
+        let request = convert::complete_request(request);
+        let answer = self.ledger.complete(request, deadline).await.map_err(refuse)?;
+        Ok(v1::CompleteResponse {
+            intent: Some(encode(&self.ledger, answer.intent, viewer, Vec::new())),
+            warnings: words(answer.warnings),
+        })
+    }
+
+    pub(super) async fn do_fail(
+        &self,
+        request: v1::FailRequest,
+        deadline: Deadline,
+    ) -> Result<v1::FailResponse, Status> {
+        let _permit = self.admit()?;
+        let viewer = Viewer::of(&request.attempt_id);
+        let request = convert::fail_request(request).map_err(refuse)?;
+        let answer = self.ledger.fail(request, deadline).await.map_err(refuse)?;
+        Ok(v1::FailResponse {
+            intent: Some(encode(&self.ledger, answer.intent, viewer, Vec::new())),
+            warnings: words(answer.warnings),
+        })
+    }
+
+    pub(super) async fn do_extend(
+        &self,
+        request: v1::ExtendRequest,
+        deadline: Deadline,
+    ) -> Result<v1::ExtendResponse, Status> {
+        let _permit = self.admit()?;
+        let viewer = Viewer::of(&request.attempt_id);
+        let request = convert::extend_request(request).map_err(refuse)?;
+        let answer = self.ledger.extend(request, deadline).await.map_err(refuse)?;
+        let expires_at = self.ledger.expires_at(&answer.intent);
+        Ok(convert::extend_response(answer, expires_at, viewer))
+    }
+
+    pub(super) async fn do_lookup(
+        &self,
+        request: v1::LookupRequest,
+        deadline: Deadline,
+    ) -> Result<v1::LookupResponse, Status> {
+        let request = convert::lookup_request(request).map_err(refuse)?;
+        let answer = self.ledger.lookup(request, deadline).await.map_err(refuse)?;
+        let viewer = Viewer::Attempt(None);
+        Ok(v1::LookupResponse {
+            intent: Some(encode(&self.ledger, answer.intent, viewer, answer.events)),
+        })
     }
 }
 
@@ -48,7 +123,7 @@ fn encode(ledger: &Ledger, intent: Intent, viewer: Viewer, events: Vec<Event>) -
     convert::intent(intent, expires_at, viewer, events)
 }
 
-fn refuse(error: impl Into<LedgerError>) -> Status {
+pub(super) fn refuse(error: impl Into<LedgerError>) -> Status {
     status(&error.into())
 }
 
@@ -62,58 +137,32 @@ impl IntentLedgerService for LedgerService {
         &self,
         request: Request<v1::BeginRequest>,
     ) -> Result<Response<v1::BeginResponse>, Status> {
-        let _permit = self.admit()?;
         let deadline = deadline::of(&request);
-        let request = convert::begin_request(request.into_inner()).map_err(refuse)?;
-        let answer = self.ledger.begin(request, deadline).await.map_err(refuse)?;
-        let expires_at = |intent: &Intent| self.ledger.expires_at(intent);
-        Ok(Response::new(convert::begin_response(answer, expires_at)))
+        self.do_begin(request.into_inner(), deadline).await.map(Response::new)
     }
 
     async fn complete(
         &self,
         request: Request<v1::CompleteRequest>,
     ) -> Result<Response<v1::CompleteResponse>, Status> {
-        let _permit = self.admit()?;
         let deadline = deadline::of(&request);
-        let request = request.into_inner();
-        let viewer = Viewer::of(&request.attempt_id);
-        let request = convert::complete_request(request);
-        let answer = self.ledger.complete(request, deadline).await.map_err(refuse)?;
-        Ok(Response::new(v1::CompleteResponse {
-            intent: Some(encode(&self.ledger, answer.intent, viewer, Vec::new())),
-            warnings: words(answer.warnings),
-        }))
+        self.do_complete(request.into_inner(), deadline).await.map(Response::new)
     }
 
     async fn fail(
         &self,
         request: Request<v1::FailRequest>,
     ) -> Result<Response<v1::FailResponse>, Status> {
-        let _permit = self.admit()?;
         let deadline = deadline::of(&request);
-        let request = request.into_inner();
-        let viewer = Viewer::of(&request.attempt_id);
-        let request = convert::fail_request(request).map_err(refuse)?;
-        let answer = self.ledger.fail(request, deadline).await.map_err(refuse)?;
-        Ok(Response::new(v1::FailResponse {
-            intent: Some(encode(&self.ledger, answer.intent, viewer, Vec::new())),
-            warnings: words(answer.warnings),
-        }))
+        self.do_fail(request.into_inner(), deadline).await.map(Response::new)
     }
 
     async fn extend(
         &self,
         request: Request<v1::ExtendRequest>,
     ) -> Result<Response<v1::ExtendResponse>, Status> {
-        let _permit = self.admit()?;
         let deadline = deadline::of(&request);
-        let request = request.into_inner();
-        let viewer = Viewer::of(&request.attempt_id);
-        let request = convert::extend_request(request).map_err(refuse)?;
-        let answer = self.ledger.extend(request, deadline).await.map_err(refuse)?;
-        let expires_at = self.ledger.expires_at(&answer.intent);
-        Ok(Response::new(convert::extend_response(answer, expires_at, viewer)))
+        self.do_extend(request.into_inner(), deadline).await.map(Response::new)
     }
 
     async fn lookup(
@@ -121,12 +170,7 @@ impl IntentLedgerService for LedgerService {
         request: Request<v1::LookupRequest>,
     ) -> Result<Response<v1::LookupResponse>, Status> {
         let deadline = deadline::of(&request);
-        let request = convert::lookup_request(request.into_inner()).map_err(refuse)?;
-        let answer = self.ledger.lookup(request, deadline).await.map_err(refuse)?;
-        let viewer = Viewer::Attempt(None);
-        Ok(Response::new(v1::LookupResponse {
-            intent: Some(encode(&self.ledger, answer.intent, viewer, answer.events)),
-        }))
+        self.do_lookup(request.into_inner(), deadline).await.map(Response::new)
     }
 
     type ReconcileStream = Answers<v1::ReconcileResponse>;
@@ -142,9 +186,10 @@ impl IntentLedgerService for LedgerService {
 
     async fn session(
         &self,
-        _request: Request<Streaming<v1::SessionRequest>>,
+        request: Request<Streaming<v1::SessionRequest>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
-        Err(not_served("Session (many calls on one stream); use the unary calls"))
+        let deadline = deadline::of(&request);
+        Ok(Response::new(session::run(self.clone(), request.into_inner(), deadline)))
     }
 }
 
