@@ -16,3 +16,6 @@ pub mod review;
 pub mod time;
 pub mod tool;
 pub mod verdict;
+
+#[cfg(test)]
+pub(crate) mod fixtures;
