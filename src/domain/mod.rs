@@ -19,3 +19,5 @@ pub mod verdict;
 
 #[cfg(test)]
 pub(crate) mod fixtures;
+#[cfg(test)]
+mod properties;

@@ -301,7 +301,8 @@ fn other_binding_arguments_are_told_before_all_else_and_touch_no_row() {
 
 #[test]
 fn a_gate_stands_before_every_execute_but_a_resent_one() {
-    let gates: [(fn(&mut Story), &str); 3] = [
+    type Close = fn(&mut Story);
+    let gates: [(Close, &str); 3] = [
         (|story| story.facts.halted = true, "REFUSE TOOL_HALTED"),
         (|story| story.facts.slot_free = false, "REFUSE RUN_LIMIT"),
         (

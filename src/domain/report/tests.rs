@@ -234,7 +234,8 @@ fn the_same_result_is_recognised_after_it_was_pruned() {
 
 #[test]
 fn no_reference_is_lost_with_the_report_that_brings_another() {
-    let brought: [(&str, fn(&mut Story) -> Answered); 4] = [
+    type Bring = fn(&mut Story) -> Answered;
+    let brought: [(&str, Bring); 4] = [
         ("complete", |story| story.report_complete(1, body("r"), Some("b"))),
         ("fail", |story| {
             let failure =

@@ -122,8 +122,10 @@ fn unknown_past_visibility() -> Story {
     begun(asking()).lost(1).wait(MINUTE + VISIBILITY)
 }
 
+type Line = (&'static str, Told, fn() -> Resolution, Answered, State);
+
 #[rustfmt::skip]
-const RESOLUTIONS: &[(&str, Told, fn() -> Resolution, Answered, State)] = &[
+const RESOLUTIONS: &[Line] = &[
     ("awaiting", proposed, executed, Err(R::NotStarted), S::AwaitingApproval),
     ("approved", || proposed().approved(), executed, Err(R::NotStarted), S::Approved),
     ("denied", || proposed().denied(), executed, Err(R::NotStarted), S::Denied),
