@@ -28,6 +28,17 @@ pub enum GrantedOn {
     Fenced,
 }
 
+impl GrantedOn {
+    /// Whether attempt `number` was granted in the belief that no earlier one had its effect.
+    fn believes_nothing_happened(self, number: u32) -> bool {
+        match self {
+            Self::Retry | Self::NotExecuted => true,
+            Self::Approved => number > 1,
+            Self::New | Self::DownstreamDedupes | Self::Fenced => false,
+        }
+    }
+}
+
 /// What is known of an attempt's effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Fate {
@@ -84,7 +95,7 @@ impl Promise {
         previous: Option<&Attempt>,
     ) -> Self {
         let downstream = &policy.downstream;
-        let after_failure = matches!(granted_on, GrantedOn::Retry | GrantedOn::NotExecuted);
+        let after_failure = granted_on.believes_nothing_happened(number);
         let inherited = previous.map(|attempt| attempt.promise);
         Self {
             uuid_key: inherited
@@ -155,11 +166,7 @@ impl Attempt {
 
     /// Whether the attempt was granted in the belief that no earlier one had its effect.
     pub fn believed_nothing_happened(&self) -> bool {
-        match self.granted_on {
-            GrantedOn::Retry | GrantedOn::NotExecuted => true,
-            GrantedOn::Approved => self.number > 1,
-            GrantedOn::New | GrantedOn::DownstreamDedupes | GrantedOn::Fenced => false,
-        }
+        self.granted_on.believes_nothing_happened(self.number)
     }
 
     /// The key to send downstream with this attempt.

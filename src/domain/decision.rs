@@ -220,11 +220,11 @@ fn decide_absent(
     policy: &ToolPolicy,
     facts: &Facts,
 ) -> Decision {
-    if !policy.listed && policy.refuse_unlisted {
+    if policy.refuses_tool() {
         return Decision::Refuse { reason: RefuseReason::ToolNotListed };
     }
     if policy.class != Class::Effectful {
-        return Decision::NotRecorded;
+        return gates(policy, facts).unwrap_or(Decision::NotRecorded);
     }
     if !facts.orphans.is_empty() {
         let mut intent = new_intent(call, candidate, State::Unknown, facts.now);
@@ -251,7 +251,7 @@ fn decide_absent(
             None => Decision::Refuse { reason: RefuseReason::LookAlikeLimit },
         };
     }
-    if let Some(refused) = gates(facts) {
+    if let Some(refused) = gates(policy, facts) {
         return refused;
     }
     let mut intent = new_intent(call, candidate, State::Started, facts.now);
@@ -338,13 +338,11 @@ fn unsettled(
     policy: &ToolPolicy,
     facts: &Facts,
 ) -> Result<Decision, TransitionError> {
-    if !row.attempts.is_empty()
-        && row.attempts.iter().all(|attempt| attempt.promise.same_transaction)
-    {
+    if row.is_fenced() {
         return grant(row, call, policy, GrantedOn::Fenced, facts);
     }
     let lease = call.lease.unwrap_or(policy.lease).min(policy.lease_max);
-    if row.dedup_until(policy).is_some_and(|until| facts.now + lease < until) {
+    if absorbs_repeat(row, policy, facts.now + lease) {
         return grant(row, call, policy, GrantedOn::DownstreamDedupes, facts);
     }
     if row.needs_attention || only_a_person_can_help(row, policy, facts.now) {
@@ -385,16 +383,28 @@ fn failed(
     }
 }
 
+/// Whether the downstream takes a further attempt that ends at `lease_end` for the one of unknown
+/// fate.
+///
+/// Where every granted attempt is harmless, somebody without a grant has acted: that effect need
+/// not carry our key, and no approval covers it.
+fn absorbs_repeat(row: &Intent, policy: &ToolPolicy, lease_end: Timestamp) -> bool {
+    !row.is_harmless() && row.dedup_until(policy).is_some_and(|until| lease_end < until)
+}
+
 /// Whether neither the downstream nor a retry can settle what is unsettled.
 pub fn only_a_person_can_help(row: &Intent, policy: &ToolPolicy, now: Timestamp) -> bool {
-    let by_retry = row.dedup_until(policy).is_some_and(|until| now + policy.lease < until);
-    let by_transaction = row.current().is_some_and(|attempt| attempt.promise.same_transaction);
-    policy.downstream.status.is_none() && !by_retry && !by_transaction
+    policy.downstream.status.is_none()
+        && !absorbs_repeat(row, policy, now + policy.lease)
+        && !row.is_fenced()
 }
 
 /// What stands before every EXECUTE but a resent one.
-fn gates(facts: &Facts) -> Option<Decision> {
-    let reason = if facts.halted {
+fn gates(policy: &ToolPolicy, facts: &Facts) -> Option<Decision> {
+    let reason = if policy.refuses_tool() {
+        // Its rows still replay; a new grant is what the policy forbids.
+        RefuseReason::ToolNotListed
+    } else if facts.halted {
         RefuseReason::ToolHalted
     } else if !facts.slot_free {
         RefuseReason::RunLimit
@@ -411,7 +421,7 @@ fn grant(
     granted_on: GrantedOn,
     facts: &Facts,
 ) -> Result<Decision, TransitionError> {
-    if let Some(refused) = gates(facts) {
+    if let Some(refused) = gates(policy, facts) {
         return Ok(refused);
     }
     let mut next = row.clone();
@@ -432,8 +442,7 @@ fn grant(
     }
     next.go(Transition::Grant)?;
     let lease_clamped = push_attempt(&mut next, call, policy, granted_on, facts.now);
-    next.settlement = None;
-    next.settled_at = None;
+    next.unsettle();
     next.needs_attention = next.conflict;
     next.probing = Probing::default();
     Ok(Decision::Execute {
@@ -485,6 +494,7 @@ fn propose_again(
 ) -> Result<Decision, TransitionError> {
     let mut next = row.clone();
     next.go(Transition::Propose)?;
+    next.unsettle();
     let events = propose(&mut next, call, policy, now).into_iter().collect();
     Ok(Decision::AwaitApproval { write: Some(Written { intent: Box::new(next), events }) })
 }
@@ -559,3 +569,6 @@ fn plain_event(state: State, now: Timestamp) -> Event {
         result_sha256: None,
     }
 }
+
+#[cfg(test)]
+mod tests;

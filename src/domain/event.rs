@@ -25,7 +25,8 @@ pub enum EventKind {
     LeftUnknown,
     /// A success was reported by an attempt that had been superseded, or after another settlement.
     LateComplete,
-    /// A success was reported without evidence while the outcome was unknown.
+    /// A success was reported without evidence while the outcome was unknown, or beside the
+    /// transaction that alone can prove it.
     Unproven,
     /// A failure was reported after the intent had completed, or against an earlier report.
     LateFail,

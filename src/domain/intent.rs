@@ -1,6 +1,6 @@
 //! An intent: one effect that somebody means to have, and where it stands.
 
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -350,11 +350,33 @@ impl Intent {
     /// Counted from the first grant under that key. What was promised at each grant holds; the
     /// policy of today may only tighten it.
     pub fn dedup_until(&self, policy: &ToolPolicy) -> Option<Timestamp> {
-        let mut window = policy.downstream.dedup_window?;
+        policy.downstream.dedup_window?;
+        self.window_end(policy)
+    }
+
+    /// The end of the window that was promised, which today's policy may only bring forward.
+    ///
+    /// It stays where a later policy promises none: what was granted inside it must end inside it.
+    pub(super) fn window_end(&self, policy: &ToolPolicy) -> Option<Timestamp> {
+        let first = self.sharing_key().next()?.granted_at;
+        let mut window = policy.downstream.dedup_window.unwrap_or(Duration::MAX);
         for attempt in self.sharing_key() {
             window = window.min(attempt.promise.dedup_window?);
         }
-        Some(self.sharing_key().next()?.granted_at + window)
+        Some(first + window)
+    }
+
+    /// Whether a transaction rolls back whatever an earlier attempt does late.
+    pub fn is_fenced(&self) -> bool {
+        !self.is_harmless() && self.attempts.iter().all(|attempt| attempt.promise.same_transaction)
+    }
+
+    /// Whether this is the first result, be it kept or pruned.
+    pub fn has_result(&self, result: &ResultBody) -> bool {
+        self.result.as_ref().is_some_and(|stored| {
+            stored.is_same(result)
+                || (self.pruned && (stored.sha256, stored.size) == (result.sha256, result.size))
+        })
     }
 
     /// The key to send downstream with the current attempt, or with the first one to come.
@@ -384,6 +406,12 @@ impl Intent {
             )
         );
         hex::encode(&Sha256::digest(covered)[..8])
+    }
+
+    /// Forgets who settled it: it is open again.
+    pub(super) fn unsettle(&mut self) {
+        self.settlement = None;
+        self.settled_at = None;
     }
 
     /// Moves the intent along the state machine.

@@ -18,3 +18,8 @@ pub mod tool;
 #[cfg(test)]
 mod vectors_test;
 pub mod verdict;
+
+#[cfg(test)]
+pub(crate) mod fixtures;
+#[cfg(test)]
+mod properties;

@@ -10,7 +10,7 @@ use thiserror::Error;
 use uuid::Uuid;
 
 use super::{
-    attempt::{Attempt, Failure, Fate, ReportDigest},
+    attempt::{Attempt, Failure, Fate, GrantedOn, ReportDigest},
     decision::only_a_person_can_help,
     event::{Event, EventKind, Provenance},
     intent::{Intent, ResultBody, Settlement, State, Transition, TransitionError},
@@ -183,7 +183,9 @@ pub fn complete(
         return ungranted(intent, event(EventKind::NotGranted), true);
     };
     if attempt.promise.same_transaction {
-        return Ok(Outcome::unchanged(intent, Err(Refusal::UseTransaction)));
+        let mut outcome = Outcome::unchanged(intent, Err(Refusal::UseTransaction));
+        outcome.events.push(event(EventKind::Unproven));
+        return Ok(outcome);
     }
     if attempt.reports.contains(&report.digest()) {
         return Ok(repeated_complete(intent, report, event(EventKind::LateComplete)));
@@ -222,15 +224,23 @@ pub fn complete(
     } else {
         None
     };
-    let events =
-        kind.map(|kind| Event { state_after: next.state, ..event(kind) }).into_iter().collect();
+    let of = |kind| Event { state_after: next.state, ..event(kind) };
+    let mut events: Vec<Event> = kind.map(of).into_iter().collect();
+    events.extend(replaced_reference(intent, &next, of(EventKind::Contradiction)));
     Ok(Outcome { intent: next, events, answer: Ok(()) })
+}
+
+/// The reference that `next` no longer carries, as a fact: it would be lost with the row.
+pub(super) fn replaced_reference(intent: &Intent, next: &Intent, event: Event) -> Option<Event> {
+    let replaced =
+        intent.downstream_ref.clone().filter(|_| intent.downstream_ref != next.downstream_ref)?;
+    Some(Event { kind: EventKind::Contradiction, downstream_ref: Some(replaced), ..event })
 }
 
 /// The same success again is the same answer; another reference with it is a fact to keep.
 fn repeated_complete(intent: &Intent, report: &Complete, event: Event) -> Outcome {
     let mut outcome = Outcome::unchanged(intent, Ok(()));
-    if report.downstream_ref.is_some() && report.downstream_ref != intent.downstream_ref {
+    if differs(&report.downstream_ref, &intent.downstream_ref) {
         outcome.events.push(event);
     }
     outcome
@@ -244,7 +254,7 @@ fn complete_after_completion(
 ) -> Outcome {
     let by_others =
         intent.settlement.as_ref().is_some_and(|settled| settled.provenance != Provenance::Caller);
-    let same = intent.result.as_ref().is_some_and(|stored| stored.is_same(&report.result));
+    let same = intent.has_result(&report.result);
     // An attempt that has reported its success already may not change it, whoever settled.
     let changed_its_mind = attempt.fate == Fate::Executed;
     let accepted = !changed_its_mind && (by_others || same);
@@ -256,7 +266,9 @@ fn complete_after_completion(
             attempt.reports.retain(|known| *known != report.digest());
         }
     }
-    let twice = executed_twice(&next);
+    // A newer attempt was granted in the belief that this one had done nothing.
+    let twice = executed_twice(&next)
+        || newer_attempts(intent, attempt).any(Attempt::believed_nothing_happened);
     if twice && !intent.conflict {
         next.conflict = true;
         next.needs_attention = true;
@@ -287,7 +299,7 @@ pub fn fail(
         return ungranted(intent, event(EventKind::NotGranted), may_have_acted);
     };
     if attempt.reports.contains(&report.digest()) {
-        return Ok(Outcome::unchanged(intent, Ok(())));
+        return Ok(repeated_fail(intent, attempt, report, event(EventKind::LateFail)));
     }
     let superseded = !intent.is_current(attempt.id);
     let mut next = intent.clone();
@@ -303,6 +315,10 @@ pub fn fail(
     if attempt.fate.is_harmless() {
         // Known not to have happened. The same belief in other words changes nothing; a weaker one
         // contradicts what later grants may rest on, so it is kept and the first report stays.
+        if report.fate() == Fate::NeverBegan && attempt.reports.is_empty() && !attempt.extended {
+            // Others found that out; only its caller knows that it costs no attempt.
+            mark_failed(&mut next, report, !superseded);
+        }
         return Ok(match (superseded, report.failure.not_executed) {
             (true, _) => Outcome {
                 intent: next,
@@ -332,11 +348,30 @@ pub fn fail(
     } else if !superseded {
         next.go(Transition::LoseTrack)?;
         next.needs_attention |= only_a_person_can_help(&next, policy, now);
-    } else {
-        events.push(event(EventKind::LateFail));
+    }
+    if events.is_empty() && (superseded || differs(&report.downstream_ref, &next.downstream_ref)) {
+        events.push(Event { state_after: next.state, ..event(EventKind::LateFail) });
     }
     let answer = if superseded { Err(Refusal::AttemptSuperseded) } else { Ok(()) };
     Ok(Outcome { intent: next, events, answer })
+}
+
+/// The same failure again is the same answer; other words or another reference are facts to keep.
+fn repeated_fail(intent: &Intent, attempt: &Attempt, report: &Fail, event: Event) -> Outcome {
+    let mut outcome = Outcome::unchanged(intent, Ok(()));
+    if attempt.failure.as_ref() != Some(&report.failure)
+        || differs(&report.downstream_ref, &intent.downstream_ref)
+    {
+        outcome.intent.downstream_ref =
+            intent.downstream_ref.clone().or_else(|| report.downstream_ref.clone());
+        outcome.events.push(event);
+    }
+    outcome
+}
+
+/// Whether the report brings a reference that the row does not carry.
+fn differs(reported: &Option<String>, stored: &Option<String>) -> bool {
+    reported.is_some() && reported != stored
 }
 
 /// A heartbeat; `clamped` in the answer tells that less was given than was asked for.
@@ -374,18 +409,16 @@ pub fn extend(
 
     let mut events = Vec::new();
     if let Some(reference) = &report.downstream_ref {
-        if next.downstream_ref.as_ref().is_some_and(|known| known != reference) {
-            // The earlier reference would be lost with the row, so it is kept as a fact.
-            events.push(Event {
-                downstream_ref: next.downstream_ref.clone(),
-                ..event(EventKind::Contradiction)
-            });
-        }
         next.downstream_ref = Some(reference.clone());
+        events.extend(replaced_reference(intent, &next, event(EventKind::Contradiction)));
     }
     let wanted = now + report.lease.unwrap_or(policy.lease);
     let longest = attempt.granted_at + policy.lease_max;
-    let limit = intent.dedup_until(policy).map_or(longest, |until| longest.min(until));
+    // A window that was over at the grant limits nothing: the attempt does not rest on it.
+    let window = intent.window_end(policy).filter(|until| {
+        attempt.granted_at < *until || attempt.granted_on == GrantedOn::DownstreamDedupes
+    });
+    let limit = window.map_or(longest, |until| longest.min(until));
     let end = wanted.min(limit).max(attempt.lease_expires_at);
     if let Some(attempt) = next.current_mut() {
         attempt.lease_expires_at = end;
@@ -405,6 +438,7 @@ fn ungranted(
     match intent.state {
         State::AwaitingApproval | State::Denied if may_have_acted => {
             next.go(Transition::LoseTrack)?;
+            next.unsettle();
             next.needs_attention = true;
             let events =
                 vec![Event { kind: EventKind::NotStarted, state_after: next.state, ..event }];
@@ -487,3 +521,6 @@ fn event_of(intent: &Intent, attempt_id: Uuid, kind: EventKind, now: Timestamp) 
         result_sha256: None,
     }
 }
+
+#[cfg(test)]
+mod tests;

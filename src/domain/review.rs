@@ -159,8 +159,7 @@ fn resolve_executed(
     match intent.state {
         State::Completed => {
             // The same decision again, or a late one: the first result stays.
-            let agrees = result.bytes.is_none()
-                || intent.result.as_ref().is_some_and(|stored| stored.is_same(result));
+            let agrees = result.bytes.is_none() || intent.has_result(result);
             let answer = if agrees { Ok(()) } else { Err(Refusal::AlreadySettled) };
             return Ok(Outcome::unchanged(intent, answer));
         }
@@ -195,7 +194,9 @@ fn resolve_not_executed(
         State::Completed => {
             return Ok(Outcome::unchanged(intent, Err(Refusal::AlreadySettled)));
         }
-        State::AwaitingApproval | State::Approved => {
+        // What a denial was resolved to: the same decision again.
+        State::AwaitingApproval => return Ok(Outcome::unchanged(intent, Ok(()))),
+        State::Approved => {
             return Ok(Outcome::unchanged(intent, Err(Refusal::NotStarted)));
         }
         State::Failed if intent.attempts_used() == 0 => {
@@ -215,8 +216,7 @@ fn resolve_not_executed(
             approval.proposed_at = now;
             approval.verdict = Verdict::Pending;
         }
-        next.settlement = None;
-        next.settled_at = None;
+        next.unsettle();
     } else {
         let last = intent
             .attempts
@@ -261,3 +261,6 @@ fn event(
         result_sha256: None,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -95,6 +95,13 @@ pub struct ToolPolicy {
     pub approval: Option<ApprovalRule>,
 }
 
+impl ToolPolicy {
+    /// Whether the policy lists its tools, and this is none of them.
+    pub fn refuses_tool(&self) -> bool {
+        self.refuse_unlisted && !self.listed
+    }
+}
+
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(60 * 60);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);

@@ -6,7 +6,7 @@ use super::{
     attempt::{Attempt, Fate},
     event::{Event, EventKind, Provenance},
     intent::{Intent, Probing, ResultBody, State, Transition, TransitionError},
-    report::{Outcome, settle},
+    report::{Outcome, replaced_reference, settle},
     time::Timestamp,
     tool::StatusRule,
 };
@@ -83,10 +83,10 @@ pub fn reconcile(
     match answer {
         Answer::Executed { result, downstream_ref } => {
             let references: Vec<String> = downstream_ref.iter().cloned().collect();
-            executed(intent, result, &references, now)
+            executed(intent, result, &references, false, now)
         }
         Answer::Several { result, downstream_refs } => {
-            executed(intent, result, downstream_refs, now)
+            executed(intent, result, downstream_refs, true, now)
         }
         Answer::Absent => absent(intent, rule, now),
         Answer::Running => Ok(undecided(intent, "still running", give_up_after, now)),
@@ -99,16 +99,17 @@ fn executed(
     intent: &Intent,
     result: &ResultBody,
     references: &[String],
+    several: bool,
     now: Timestamp,
 ) -> Result<Outcome, TransitionError> {
     let mut next = intent.clone();
     next.go(Transition::Executed)?;
     next.result = Some(result.clone());
     next.downstream_ref = references.first().cloned().or(next.downstream_ref);
-    next.conflict |= references.len() > 1;
+    next.conflict |= several;
     next.needs_attention = next.conflict;
     settle(&mut next, Provenance::Reconciler, "", "the downstream says that it happened", now);
-    let kind = if references.len() > 1 { EventKind::Contradiction } else { EventKind::Reconciled };
+    let kind = if several { EventKind::Contradiction } else { EventKind::Reconciled };
     let mut events: Vec<Event> = references
         .iter()
         .map(|reference| Event {
@@ -119,18 +120,26 @@ fn executed(
     if events.is_empty() {
         events.push(event(intent, &next, kind, "", now));
     }
+    events.extend(replaced_reference(intent, &next, event(intent, &next, kind, "", now)));
     Ok(Outcome { intent: next, events, answer: Ok(()) })
 }
 
 fn absent(intent: &Intent, rule: StatusRule, now: Timestamp) -> Result<Outcome, TransitionError> {
     let mut next = intent.clone();
-    if intent.downstream_ref.is_some() {
-        // The downstream once gave an id for it; that it knows nothing now proves nothing.
+    // The downstream once gave an id for it: that it knows nothing now proves nothing. Nor does it
+    // where somebody acted without a grant, since no lease says until when that effect may land.
+    let note = if intent.downstream_ref.is_some() {
+        Some("absent, although it had given a reference")
+    } else if intent.is_harmless() {
+        Some("absent, but acted on without a grant")
+    } else {
+        None
+    };
+    if let Some(note) = note {
         if intent.needs_attention {
             return Ok(Outcome::unchanged(intent, Ok(())));
         }
         next.needs_attention = true;
-        let note = "absent, although it had given a reference";
         let events = vec![event(intent, &next, EventKind::Probed, note, now)];
         return Ok(Outcome { intent: next, events, answer: Ok(()) });
     }
@@ -192,3 +201,6 @@ fn event(before: &Intent, after: &Intent, kind: EventKind, note: &str, now: Time
         result_sha256: None,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,213 @@
+//! The contract's table of what the downstream says, a row a line.
+
+use super::*;
+use crate::domain::fixtures::*;
+use crate::domain::intent::Intent;
+
+fn found(reference: Option<&str>) -> Answer {
+    Answer::Executed { result: body("found"), downstream_ref: reference.map(str::to_owned) }
+}
+
+fn several(references: &[&str]) -> Answer {
+    let downstream_refs = references.iter().map(|&reference| reference.to_owned()).collect();
+    Answer::Several { result: body("found"), downstream_refs }
+}
+
+fn unmapped() -> Answer {
+    Answer::Unmapped { note: "compliance_hold".to_owned() }
+}
+
+/// The lease is over; an absence does not count yet.
+fn lapsed() -> Story {
+    Story::under(asking()).begin(1).wait(MINUTE)
+}
+
+/// An absence counts from now on.
+fn visible() -> Story {
+    lapsed().wait(VISIBILITY)
+}
+
+#[test]
+fn what_is_unsettled_is_due_once_its_lease_is_over() {
+    let begun = || Story::under(asking()).begin(1);
+    let lines = [
+        (begun().wait(59 * SECOND), false),
+        (begun().wait(60 * SECOND), true),
+        (begun().lost(1), true),
+        (begun().failed(1), false),
+        (begun().completed(1, "r"), false),
+        (Story::gated().begin(1), false),
+    ];
+    for (story, due) in lines {
+        assert_eq!(is_due(story.row(), story.now()), due, "{}", story.state());
+    }
+}
+
+#[test]
+fn an_effect_that_is_found_settles_the_intent() {
+    for story in [lapsed(), lapsed().lost(1), visible().hear(&Answer::Absent)] {
+        let story = story.hear(&found(Some("ch_1")));
+        let row = story.row();
+        assert_eq!(
+            (row.state, row.conflict, row.needs_attention),
+            (State::Completed, false, false)
+        );
+        assert_eq!(row.result, Some(body("found")));
+        assert_eq!(row.downstream_ref.as_deref(), Some("ch_1"));
+        assert_eq!(row.settlement.as_ref().unwrap().provenance, Provenance::Reconciler);
+        assert_eq!(story.kinds(), [EventKind::Reconciled]);
+    }
+}
+
+#[test]
+fn two_objects_for_one_key_are_a_conflict_with_both_references_kept() {
+    let story = lapsed().hear(&several(&["ch_1", "ch_2"]));
+    let row = story.row();
+    assert_eq!((row.state, row.conflict, row.needs_attention), (State::Completed, true, true));
+    let kept: Vec<_> = story.events.iter().filter_map(|e| e.downstream_ref.as_deref()).collect();
+    assert_eq!(kept, ["ch_1", "ch_2"]);
+    // Also where the answer names none of them.
+    let row = lapsed().hear(&several(&[])).row.unwrap();
+    assert_eq!((row.state, row.conflict, row.needs_attention), (State::Completed, true, true));
+}
+
+#[test]
+fn a_reference_on_record_is_kept_when_another_is_found() {
+    let mut story = Story::under(asking()).begin(1);
+    story.report_extend(1, MINUTE, Some("job")).0.unwrap();
+    let story = story.wait(MINUTE).hear(&found(Some("ch_1")));
+    assert_eq!(story.row().downstream_ref.as_deref(), Some("ch_1"));
+    assert!(story.events.iter().any(|event| event.downstream_ref.as_deref() == Some("job")));
+}
+
+#[test]
+fn an_absence_counts_past_visibility_as_often_as_confirmed_and_spaced() {
+    // (waits before each absence, whether they settle it)
+    let spaced = VISIBILITY / 2;
+    let lines: [(&[Duration], bool); 6] = [
+        (&[Duration::ZERO], false),
+        (&[Duration::ZERO, spaced], true),
+        (&[Duration::ZERO, spaced - SECOND], false),
+        (&[Duration::ZERO, spaced - SECOND, SECOND], true),
+        (&[Duration::ZERO, 400 * DAY], true),
+        (&[400 * DAY], false),
+    ];
+    for (waits, settled) in lines {
+        let mut story = visible();
+        for wait in waits {
+            story = story.wait(*wait).hear(&Answer::Absent);
+        }
+        let expected = if settled { State::Failed } else { State::Started };
+        assert_eq!(story.state(), expected, "{waits:?}");
+    }
+    // Before visibility not even the hundredth.
+    let mut early = lapsed();
+    for _ in 0..100 {
+        early = early.wait(SECOND).hear(&Answer::Absent);
+        assert_eq!(early.state(), State::Started);
+        assert_eq!(early.row().probing, Probing::default());
+    }
+}
+
+#[test]
+fn a_proven_absence_settles_every_attempt_begun_before() {
+    let mut policy = deduplicating();
+    policy.downstream.status = Some(STATUS);
+    let story = Story::under(policy).begin(1).lost(1).begin(2).lost(2).wait(MINUTE + VISIBILITY);
+    let story = story.hear(&Answer::Absent).wait(HOUR).hear(&Answer::Absent);
+    let row = story.row();
+    assert_eq!((row.state, row.is_harmless(), row.needs_attention), (State::Failed, true, false));
+    assert_eq!(row.settlement.as_ref().unwrap().provenance, Provenance::Reconciler);
+    assert_eq!(words(&story.ask(&call(3))), "EXECUTE RETRY");
+}
+
+#[test]
+fn a_later_policy_may_only_lengthen_the_visibility() {
+    let longer = StatusRule { visibility: HOUR, ..STATUS };
+    let shorter = StatusRule { visibility: SECOND, ..STATUS };
+    for (rule, absences_after) in [(longer, MINUTE + HOUR), (shorter, MINUTE + VISIBILITY)] {
+        let mut story = Story::under(asking()).begin(1).wait(absences_after - SECOND);
+        story.policy.downstream.status = Some(rule);
+        let story = story.hear(&Answer::Absent);
+        assert_eq!(story.row().probing.absences, 0);
+        assert_eq!(story.wait(SECOND).hear(&Answer::Absent).row().probing.absences, 1);
+    }
+}
+
+#[test]
+fn an_absence_proves_nothing_once_the_downstream_gave_a_reference() {
+    let mut story = Story::under(asking()).begin(1);
+    story.report_extend(1, MINUTE, Some("ch_1")).0.unwrap();
+    for _ in 0..5 {
+        story = story.wait(DAY).hear(&Answer::Absent);
+        assert_eq!((story.state(), story.row().needs_attention), (State::Started, true));
+    }
+}
+
+#[test]
+fn any_other_answer_starts_the_confirmations_again() {
+    type Between = fn(Story) -> Story;
+    let lines: [(&str, Between, bool); 4] = [
+        ("running", |story| story.hear(&Answer::Running), false),
+        ("unmapped", |story| story.hear(&unmapped()), false),
+        ("nothing", |story| story, true),
+        ("unreachable", |story| story.hear(&Answer::Unreachable), true),
+    ];
+    for (name, between, settled) in lines {
+        let story = between(visible().hear(&Answer::Absent).wait(HOUR)).hear(&Answer::Absent);
+        assert_eq!(story.state() == State::Failed, settled, "{name}");
+    }
+}
+
+#[test]
+fn a_grant_starts_the_confirmations_again() {
+    let mut policy = deduplicating();
+    policy.downstream.status = Some(STATUS);
+    let story = Story::under(policy).begin(1).wait(MINUTE + VISIBILITY).hear(&Answer::Absent);
+    assert_eq!(story.row().probing.absences, 1);
+    assert_eq!(story.begin(2).row().probing, Probing::default());
+}
+
+#[test]
+fn no_verdict_for_long_enough_needs_a_person() {
+    for answer in [Answer::Running, unmapped()] {
+        let story = lapsed().hear(&answer).wait(GIVE_UP_AFTER - SECOND).hear(&answer);
+        assert!(!story.row().needs_attention && story.events.is_empty());
+        let story = story.wait(SECOND).hear(&answer);
+        assert_eq!((story.state(), story.row().needs_attention), (State::Started, true));
+        assert_eq!(story.kinds(), [EventKind::Probed]);
+    }
+}
+
+#[test]
+fn an_endpoint_that_does_not_answer_changes_and_counts_nothing() {
+    let mut story = lapsed();
+    let before: Intent = story.row().clone();
+    for _ in 0..100 {
+        story = story.wait(DAY).hear(&Answer::Unreachable);
+        assert_eq!((story.row(), story.events.len()), (&before, 0));
+    }
+}
+
+#[test]
+fn a_verdict_does_not_apply_to_what_has_changed_since_the_question() {
+    type Meanwhile = fn(Story) -> Story;
+    let mut policy = deduplicating();
+    policy.downstream.status = Some(STATUS);
+    let lapsed = || Story::under(policy.clone()).begin(1).wait(MINUTE);
+    let meanwhile: [Meanwhile; 4] = [
+        |story| story.completed(1, "r"),
+        |story| story.failed(1),
+        |story| story.lost(1),
+        |story| story.begin(2),
+    ];
+    for change in meanwhile {
+        for answer in [found(None), Answer::Absent, Answer::Running, several(&["a", "b"])] {
+            let asked = Asked::of(lapsed().row());
+            let mut story = change(lapsed()).wait(HOUR);
+            let before = story.row().clone();
+            story.apply_answer(asked, &answer);
+            assert_eq!(story.row(), &before, "{answer:?}");
+        }
+    }
+}
