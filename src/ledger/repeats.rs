@@ -1,4 +1,4 @@
-//! How often a Begin met a row, counted in memory and written behind.
+//! When a Begin last met a row, and how often it was a replay; kept in memory, written behind.
 //!
 //! Counters are for people: a crash may lose the last second of them, never a report.
 
@@ -29,11 +29,11 @@ pub(super) struct Repeats {
 }
 
 impl Repeats {
-    /// Counts one more Begin of a row that was there.
-    pub(super) fn count(&self, id: Uuid) {
+    /// A Begin has met a row that was there; counts it if it was answered with the first result.
+    pub(super) fn seen(&self, id: Uuid, replayed: bool) {
         let mut counts = self.counts.lock().expect("no panic holds this lock");
         if counts.len() < ROWS_MAX || counts.contains_key(&id) {
-            *counts.entry(id).or_default() += 1;
+            *counts.entry(id).or_default() += u64::from(replayed);
         }
     }
 
@@ -48,7 +48,7 @@ impl Repeats {
     async fn run_once(&self, store: &dyn Store) {
         let counts = std::mem::take(&mut *self.counts.lock().expect("no panic holds this lock"));
         let touches: Vec<Touch> =
-            counts.into_iter().map(|(id, repeats)| Touch { id, repeats }).collect();
+            counts.into_iter().map(|(id, replays)| Touch { id, replays }).collect();
         for batch in touches.chunks(BATCH_ROWS_MAX) {
             if let Err(error) = store.touch(batch).await {
                 tracing::debug!(%error, rows = batch.len(), "repeats were not counted");

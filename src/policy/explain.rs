@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::{Policy, file::name_problem};
 use crate::domain::{
     canonical_json::{Json, JsonError},
-    decision::{BeginCall, Candidate, Decision, Facts, RefuseReason, decide},
+    decision::{BeginCall, Candidate, Decision, Facts, decide, decide_unrecorded},
     fingerprint::{Fingerprint, fingerprint},
     identity::{Call, IdentityError, Key, KeyBasis, identify},
     intent::RecipeVersion,
@@ -104,11 +104,7 @@ pub fn explain(policy: &Policy, sample: &Sample<'_>) -> Result<Explanation, Expl
 
     let rule = Arc::clone(policy.tool(sample.namespace, sample.tool));
     if rule.class != Class::Effectful {
-        let decision = if !rule.listed && rule.refuse_unlisted {
-            Decision::Refuse { reason: RefuseReason::ToolNotListed }
-        } else {
-            Decision::NotRecorded
-        };
+        let decision = decide_unrecorded(&rule, &Facts::at(Timestamp::default()));
         let (identity, downstream_key, lease) = (None, None, None);
         return Ok(Explanation {
             rule,
@@ -171,6 +167,7 @@ fn begin_call(sample: &Sample<'_>, arguments_json: &str) -> BeginCall {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::decision::RefuseReason;
 
     const EXAMPLE: &str = include_str!("../../examples/policy.toml");
     const NO_IDS: &BTreeMap<String, String> = &BTreeMap::new();

@@ -233,13 +233,13 @@ pub struct OrphanFact {
     pub event: Event,
 }
 
-/// How often a Begin met a row since the last time this was written.
+/// That a Begin has met a row since the last time this was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Touch {
     /// The row.
     pub id: Uuid,
-    /// How many repeats.
-    pub repeats: u64,
+    /// How often it was answered with the first result.
+    pub replays: u64,
 }
 
 /// Which intents to list; an absent condition holds for all.

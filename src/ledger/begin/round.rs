@@ -9,7 +9,7 @@ use super::{
 use crate::{
     clock::Deadline,
     domain::{
-        decision::{self, Candidate, Decision, Facts, decide},
+        decision::{self, Candidate, Decision, Facts, decide, decide_unrecorded},
         fingerprint::fingerprint,
         time::Timestamp,
         tool::{Class, ToolPolicy},
@@ -125,8 +125,9 @@ impl<'a> Round<'a> {
             basis: row.key_basis,
             print: fingerprint(&recipe, declared, &self.checked.as_call(), &row.key, row.key_basis),
         };
-        self.ledger.repeats.count(row_id(&row.key, row.recipe.hash));
         let decision = decide(Some(row), call, &candidate, &self.policy, &Facts::at(now))?;
+        let replayed = matches!(decision, Decision::Replay { .. });
+        self.ledger.repeats.seen(row_id(&row.key, row.recipe.hash), replayed);
         if let Decision::ParametersChanged { pointers } = decision {
             let intent = Box::new(row.clone());
             return Err(LedgerError::ParametersChanged { intent, pointers });
@@ -156,7 +157,7 @@ impl<'a> Round<'a> {
         if current != self.policies.active().version() {
             return Ok(None);
         }
-        self.without_row(Decision::NotRecorded)
+        self.without_row(decide_unrecorded(&self.policy, &Facts::at(Timestamp::default())))
     }
 
     async fn finish(

@@ -290,8 +290,8 @@ impl Store for SqliteStore {
                          WHERE id = ?1",
                     )
                     .and_then(|mut statement| {
-                        let repeats = i64::try_from(touch.repeats).unwrap_or(i64::MAX);
-                        statement.execute(params![touch.id, repeats, at])
+                        let replays = i64::try_from(touch.replays).unwrap_or(i64::MAX);
+                        statement.execute(params![touch.id, replays, at])
                     })
                     .map_err(nothing_written)?;
             }
