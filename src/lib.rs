@@ -9,12 +9,15 @@
 //! - [`policy`]: what the operator says of each tool.
 //! - [`store`]: moves rows in and out of Postgres or SQLite.
 //!
+//! [`demo`] is the story of all this, told by running it.
+//!
 //! Beside the road: [`clock`], [`ids`] and [`telemetry`].
 
 pub mod app;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod demo;
 pub mod domain;
 pub mod grpc;
 pub mod ids;

@@ -1,5 +1,6 @@
 //! The command line: one file per subcommand.
 
+mod demo;
 mod serve;
 
 use clap::{Parser, Subcommand};
@@ -16,12 +17,15 @@ pub struct Cli {
 enum Command {
     /// Run the server
     Serve(Box<crate::config::ServeFlags>),
+    /// See what it is for: one mail that is sent 18 times, and once with the ledger
+    Demo(demo::DemoFlags),
 }
 
 /// Runs the command that the arguments name; the process's exit status.
 pub fn run(cli: Cli) -> anyhow::Result<u8> {
     match cli.command {
         Command::Serve(flags) => serve::run(*flags),
+        Command::Demo(flags) => demo::run(&flags),
     }
 }
 
