@@ -10,6 +10,7 @@ mod list;
 mod lookup;
 mod model_message;
 mod policies;
+mod recent;
 mod repeats;
 mod review;
 mod settle;
@@ -21,7 +22,10 @@ use std::sync::Arc;
 
 use tokio_util::task::TaskTracker;
 
-use self::{policies::Policies, repeats::Repeats, watchers::Watchers, write_batcher::WriteBatcher};
+use self::{
+    policies::Policies, recent::Recent, repeats::Repeats, watchers::Watchers,
+    write_batcher::WriteBatcher,
+};
 use crate::{
     clock::Deadline,
     domain::{
@@ -82,6 +86,7 @@ pub struct Ledger {
     policies: Arc<Policies>,
     watchers: Arc<Watchers>,
     repeats: Arc<Repeats>,
+    recent: Recent,
     tasks: TaskTracker,
     stopping: tokio_util::sync::CancellationToken,
 }
@@ -101,7 +106,8 @@ impl Ledger {
         tasks.spawn(Arc::clone(&watchers).run(Arc::clone(&store), stopping.clone()));
         tasks.spawn(Arc::clone(&policies).run(Arc::clone(&store), stopping.clone()));
         tasks.spawn(Arc::clone(&repeats).run(Arc::clone(&store), stopping.clone()));
-        Ok(Self { store, writer, policies, watchers, repeats, tasks, stopping })
+        let recent = Recent::default();
+        Ok(Self { store, writer, policies, watchers, repeats, recent, tasks, stopping })
     }
 
     /// Offers a policy file's text to all replicas; says which version is active afterwards.
@@ -157,6 +163,13 @@ impl Ledger {
         let found = self.store.find(&keys).await?;
         let row = found.rows.into_iter().flatten().find(|stored| stored.intent.key == *key);
         Ok((found.now, row))
+    }
+
+    /// A row that this server has just granted, without asking the store.
+    fn recent(&self, namespace: &str, key: &Key) -> Option<Stored> {
+        let stored = self.recent.take(row_id(key, self.policies.current().hash_version()))?;
+        let same = stored.intent.key == *key && stored.intent.namespace == namespace;
+        same.then_some(stored)
     }
 
     /// Writes the outcome of a report or of a person's decision; `None` if the row has moved.

@@ -11,7 +11,7 @@ use crate::{
         report::{Complete, Fail, Outcome, complete, fail},
         time::Timestamp,
     },
-    store::{OrphanFact, row_id},
+    store::{OrphanFact, Stored, row_id},
 };
 
 /// A Complete, as a caller sends it.
@@ -81,8 +81,10 @@ impl Ledger {
             result_sha256: Some(result.body(0).sha256),
             ..orphan_event()
         };
+        // A success asks for no time but that of its write, so a reading made at the grant will do.
+        let recent = self.recent(&namespace, &key);
         let intent = self
-            .settle(&namespace, key, deadline, orphan, |intent, now| {
+            .settle(&namespace, key, deadline, recent, orphan, |intent, now| {
                 complete(intent, &report(self.policy(intent).max_result_bytes), now)
             })
             .await?;
@@ -125,19 +127,21 @@ impl Ledger {
             ..orphan_event()
         };
         let intent = self
-            .settle(&namespace, key, deadline, orphan, |intent, now| {
+            .settle(&namespace, key, deadline, None, orphan, |intent, now| {
                 fail(intent, &report, &self.policy(intent), now)
             })
             .await?;
         Ok(SettleAnswer { intent, warnings })
     }
 
-    /// Reads the row, lets `report` decide, and writes what follows, until no rival comes between.
+    /// Reads the row, unless a recent reading is at hand, lets `report` decide, and writes what
+    /// follows, until no rival comes between.
     async fn settle(
         &self,
         namespace: &str,
         key: Key,
         deadline: Deadline,
+        mut recent: Option<Stored>,
         orphan: Event,
         report: impl Fn(&Intent, Timestamp) -> Result<Outcome, TransitionError>,
     ) -> Result<Intent, LedgerError> {
@@ -146,7 +150,10 @@ impl Ledger {
             if deadline.has_passed() {
                 return Err(LedgerError::DeadlinePassed);
             }
-            let (now, stored) = self.find(namespace, &key).await?;
+            let (now, stored) = match recent.take() {
+                Some(stored) => (granted_at(&stored.intent), Some(stored)),
+                None => self.find(namespace, &key).await?,
+            };
             let Some(stored) = stored else {
                 // Kept first and looked for again after: a Begin that comes between either sees
                 // the fact or is seen here.
@@ -188,6 +195,10 @@ impl Ledger {
         }
         Ok(kept)
     }
+}
+
+fn granted_at(intent: &Intent) -> Timestamp {
+    intent.current().map_or(intent.created_at, |attempt| attempt.granted_at)
 }
 
 fn orphan_event() -> Event {

@@ -209,6 +209,8 @@ impl<'a> Round<'a> {
         at: Timestamp,
     ) -> BeginAnswer {
         let intent = write.stamped(at);
+        let version = write.version_after();
+        self.ledger.recent.put(write.row_id(), Stored { intent: intent.clone(), version });
         answer::with_row(decision, intent, candidate, self.checked, &self.policy, at)
     }
 }
