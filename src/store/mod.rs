@@ -395,6 +395,15 @@ pub async fn open(options: &StoreOptions) -> Result<Arc<dyn Store>, OpenError> {
     }
 }
 
+/// Opens the store at an address to look at it: what is not there, or not of this program's schema,
+/// is an error, and nothing is made or migrated.
+pub async fn open_as_is(options: &StoreOptions) -> Result<Arc<dyn Store>, OpenError> {
+    match options.address.strip_prefix("sqlite:") {
+        Some(path) => Ok(Arc::new(sqlite::SqliteStore::open_as_is(path)?)),
+        None => open(options).await,
+    }
+}
+
 /// Brings the schema of the store at an address up to this program's; says from and to.
 pub async fn migrate(options: &StoreOptions) -> Result<(u32, u32), OpenError> {
     if let Some(path) = options.address.strip_prefix("sqlite:") {
