@@ -21,12 +21,12 @@ use std::{
 
 use hdrhistogram::Histogram;
 use intent_ledger::proto::v1::{
-    BeginRequest, CompleteRequest, Decision, Identity,
-    intent_ledger_service_client::IntentLedgerServiceClient,
+    BeginRequest, BeginResponse, CompleteRequest, Decision, Identity, SessionRequest,
+    intent_ledger_service_client::IntentLedgerServiceClient, session_request, session_response,
 };
 use tonic::transport::Channel;
 
-const CALLERS: [usize; 3] = [1, 16, 64];
+const CALLERS: [usize; 5] = [1, 16, 64, 256, 1024];
 
 fn main() {
     let seconds = seconds();
@@ -44,11 +44,14 @@ fn main() {
     println!("callers | what               | effects/s | p50 ms | p99 ms | of the table");
     println!("--------|--------------------|-----------|--------|--------|-------------");
     for callers in CALLERS {
-        let table = hand_rolled(&cluster.url(), callers, seconds);
+        // More connections than 256 a pgbench on this kind of machine does not take.
+        let table = hand_rolled(&cluster.url(), callers.min(256), seconds);
         print_row(callers, "hand-rolled table", &table, &table);
-        for (what, server) in [("unary, Postgres", &postgres), ("unary, embedded", &sqlite)] {
+        for (store, server) in [("Postgres", &postgres), ("embedded", &sqlite)] {
             let measured = runtime.block_on(unary(&server.url, callers, seconds));
-            print_row(callers, what, &measured, &table);
+            print_row(callers, &format!("unary, {store}"), &measured, &table);
+            let measured = runtime.block_on(session(&server.url, callers, seconds));
+            print_row(callers, &format!("session, {store}"), &measured, &table);
         }
     }
 }
@@ -157,38 +160,85 @@ async fn one_caller(
     let mut latencies = Histogram::new(3).expect("three digits");
     while !stop.load(Ordering::Relaxed) {
         let began = now();
-        let key = intent_ledger::ids::random().to_string();
-        let granted = client
-            .begin(BeginRequest {
-                identity: Some(Identity {
-                    tool: "charge".into(),
-                    run_id: "run-1".into(),
-                    idempotency_key: key.clone(),
-                    ..Identity::default()
-                }),
-                arguments_json: r#"{"order":"o-17","amount":1200,"memo":"invoice 17"}"#.into(),
-                attempt_id: key,
-                caller: "bench".into(),
-                ..BeginRequest::default()
-            })
-            .await
-            .expect("a Begin is answered")
-            .into_inner();
-        assert_eq!(granted.decision(), Decision::Execute);
-        client
-            .complete(CompleteRequest {
-                key: granted.intent.expect("a recorded intent").key,
-                attempt_id: granted.attempt_id,
-                result: Some(br#"{"id":"ch_1","status":"succeeded"}"#.to_vec()),
-                result_content_type: "application/json".into(),
-                ..CompleteRequest::default()
-            })
-            .await
-            .expect("a Complete is answered");
+        let granted = client.begin(begin()).await.expect("a Begin is answered").into_inner();
+        client.complete(complete(granted)).await.expect("a Complete is answered");
         let micros = u64::try_from(now().duration_since(began).as_micros()).unwrap_or(u64::MAX);
         latencies.record(micros).expect("auto-sized");
     }
     latencies
+}
+
+/// A Begin of a fresh intent.
+fn begin() -> BeginRequest {
+    let key = intent_ledger::ids::random().to_string();
+    BeginRequest {
+        identity: Some(Identity {
+            tool: "charge".into(),
+            run_id: "run-1".into(),
+            idempotency_key: key.clone(),
+            ..Identity::default()
+        }),
+        arguments_json: r#"{"order":"o-17","amount":1200,"memo":"invoice 17"}"#.into(),
+        attempt_id: key,
+        caller: "bench".into(),
+        ..BeginRequest::default()
+    }
+}
+
+/// The Complete of what was granted.
+fn complete(granted: BeginResponse) -> CompleteRequest {
+    assert_eq!(granted.decision(), Decision::Execute);
+    CompleteRequest {
+        key: granted.intent.expect("a recorded intent").key,
+        attempt_id: granted.attempt_id,
+        result: Some(br#"{"id":"ch_1","status":"succeeded"}"#.to_vec()),
+        result_content_type: "application/json".into(),
+        ..CompleteRequest::default()
+    }
+}
+
+/// One stream that always has `in_flight` effects under way.
+async fn session(url: &str, in_flight: usize, seconds: u64) -> Measured {
+    let channel =
+        Channel::from_shared(url.to_owned()).expect("a URL").connect().await.expect("a server");
+    let (requests, stream) = tokio::sync::mpsc::channel(in_flight * 2);
+    let mut began = vec![now(); in_flight];
+    for sequence in 0..in_flight {
+        let item = Some(session_request::Item::Begin(begin()));
+        let request = SessionRequest { sequence: sequence as u64, item };
+        requests.send(request).await.expect("an open stream");
+    }
+    let mut answers = IntentLedgerServiceClient::new(channel)
+        .session(tokio_stream::wrappers::ReceiverStream::new(stream))
+        .await
+        .expect("a session")
+        .into_inner();
+    let mut latencies = Histogram::<u64>::new(3).expect("three digits");
+    let measured = now();
+    while now().duration_since(measured) < Duration::from_secs(seconds) {
+        let answer = answers.message().await.expect("an open stream").expect("an answer");
+        let slot = usize::try_from(answer.sequence).expect("one of ours");
+        let item = match answer.item {
+            Some(session_response::Item::Begin(granted)) => {
+                session_request::Item::Complete(complete(granted))
+            }
+            Some(session_response::Item::Complete(_)) => {
+                let took = now().duration_since(began[slot]).as_micros();
+                latencies.record(u64::try_from(took).unwrap_or(u64::MAX)).expect("auto-sized");
+                began[slot] = now();
+                session_request::Item::Begin(begin())
+            }
+            other => panic!("unexpected answer {other:?}"),
+        };
+        let request = SessionRequest { sequence: answer.sequence, item: Some(item) };
+        requests.send(request).await.expect("an open stream");
+    }
+    let took = now().duration_since(measured).as_secs_f64();
+    Measured {
+        effects_per_second: latencies.len() as f64 / took,
+        p50_ms: latencies.value_at_quantile(0.5) as f64 / 1000.0,
+        p99_ms: latencies.value_at_quantile(0.99) as f64 / 1000.0,
+    }
 }
 
 /// The table that an application would write itself, driven by pgbench.
