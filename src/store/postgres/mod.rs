@@ -434,9 +434,7 @@ fn pool(address: &str, connections_max: usize) -> Result<Pool, OpenError> {
     );
     Pool::builder(manager)
         .post_create(Hook::async_fn(|client, _| {
-            Box::pin(async move {
-                client.batch_execute(PLANNER).await.map_err(|error| HookError::Backend(error))
-            })
+            Box::pin(async move { client.batch_execute(PLANNER).await.map_err(HookError::Backend) })
         }))
         .max_size(connections_max)
         .runtime(Runtime::Tokio1)
