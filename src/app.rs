@@ -57,6 +57,7 @@ pub async fn start(config: &ServeConfig) -> anyhow::Result<Running> {
     let options = StoreOptions {
         allow_unsafe_durability: config.allow_unsafe_durability,
         connections_max: config.connections_max,
+        statements: config.statements,
         ..StoreOptions::new(&config.store)
     };
     let store = store::open(&options).await.context("failed to open the store")?;

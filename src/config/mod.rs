@@ -6,6 +6,8 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Deserializer, de::Error as _};
 use thiserror::Error;
 
+use crate::store::Statements;
+
 /// The commented default file; the defaults are read from it.
 pub const DEFAULT_FILE: &str = include_str!("../../examples/intent-ledger.toml");
 
@@ -24,6 +26,8 @@ pub struct ServeConfig {
     pub allow_unsafe_durability: bool,
     /// Connections to Postgres.
     pub connections_max: usize,
+    /// How statements are sent to Postgres.
+    pub statements: Statements,
     /// Writes that may wait.
     pub queue_max: usize,
     /// Rows that one statement writes at most.
@@ -73,6 +77,11 @@ pub struct ServeFlags {
     /// Connections to Postgres [default: 16]
     #[arg(long, env = "INTENT_LEDGER_CONNECTIONS_MAX", value_name = "N")]
     pub connections_max: Option<usize>,
+
+    /// How statements are sent to Postgres: unnamed behind a transaction-mode pooler
+    /// [default: named]
+    #[arg(long, env = "INTENT_LEDGER_STATEMENTS", value_name = "HOW")]
+    pub statements: Option<Statements>,
 
     /// Writes that may wait; past that a call is told UNAVAILABLE [default: 8192]
     #[arg(long, env = "INTENT_LEDGER_QUEUE_MAX", value_name = "N")]
@@ -129,6 +138,7 @@ struct File {
     policy: Option<PathBuf>,
     allow_unsafe_durability: Option<bool>,
     connections_max: Option<usize>,
+    statements: Option<Statements>,
     queue_max: Option<usize>,
     batch_rows_max: Option<usize>,
     #[serde(deserialize_with = "span")]
@@ -179,6 +189,7 @@ pub fn load(flags: ServeFlags) -> Result<ServeConfig, ConfigError> {
         allow_unsafe_durability: flags.allow_unsafe_durability
             || file.allow_unsafe_durability.unwrap_or(false),
         connections_max: setting!(connections_max),
+        statements: setting!(statements),
         queue_max: setting!(queue_max),
         batch_rows_max: setting!(batch_rows_max),
         shutdown_grace: setting!(shutdown_grace),

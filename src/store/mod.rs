@@ -368,6 +368,19 @@ pub struct StoreOptions {
     pub allow_unsafe_durability: bool,
     /// How many connections a Postgres store keeps for reads and writes.
     pub connections_max: usize,
+    /// Whether Postgres keeps prepared statements between transactions.
+    pub statements: Statements,
+}
+
+/// How statements are sent to Postgres.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Statements {
+    /// Prepared once per connection: the fast way to a Postgres of one's own.
+    #[default]
+    Named,
+    /// Planned each time: for a pooler that lends a session for one transaction only.
+    Unnamed,
 }
 
 impl StoreOptions {
@@ -377,6 +390,7 @@ impl StoreOptions {
             address: address.into(),
             allow_unsafe_durability: false,
             connections_max: CONNECTIONS_MAX,
+            statements: Statements::default(),
         }
     }
 }

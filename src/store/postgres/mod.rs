@@ -1,23 +1,26 @@
 //! Intents in Postgres, shared by any number of replicas.
 
+mod connect;
 mod parameters;
 mod schema;
+mod settings;
 mod sql;
 
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 use async_trait::async_trait;
-use deadpool_postgres::{
-    Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime,
-};
-use tokio_postgres::{NoTls, Row, error::SqlState, types::ToSql};
+use deadpool_postgres::{Object, Pool};
+use tokio_postgres::{Row, error::SqlState, types::Type};
 use uuid::Uuid;
 
-use self::parameters::{micros, time};
+use self::{
+    connect::{Parameter, pool, run},
+    parameters::{micros, time},
+};
 use super::{
-    BoxError, CONNECTION_WAIT_MAX, Cursor, Diagnosis, Filter, Found, ORPHANS_PER_NAMESPACE_MAX,
-    OpenError, OrphanFact, Reference, RowKey, Setting, Store, StoreError, StoreOptions, Stored,
-    StoredPolicies, StoredPolicy, Touch, Version, Write, Written,
+    BoxError, Cursor, Diagnosis, Filter, Found, ORPHANS_PER_NAMESPACE_MAX, OpenError, OrphanFact,
+    Reference, RowKey, Statements, Store, StoreError, StoreOptions, Stored, StoredPolicies,
+    StoredPolicy, Touch, Version, Write, Written,
     columns::{Columns, EventColumns, signed, state_to_code, unsigned},
 };
 use crate::domain::{event::Event, identity::Key, intent::State, time::Timestamp};
@@ -30,28 +33,31 @@ const WRITERS: usize = 2;
 /// How often a batch that a deadlock threw out is tried again before its callers are told.
 const DEADLOCK_RETRIES_MAX: usize = 5;
 
-/// Every statement reaches its rows by id. A plan made while the table was small would scan it, and
-/// a prepared statement keeps its plan while the table grows.
-const PLANNER: &str = "SET enable_seqscan = off; SET enable_hashjoin = off; \
-                       SET enable_mergejoin = off";
-
 /// The table of intents in Postgres.
 pub struct PostgresStore {
     pool: Pool,
+    statements: Statements,
     write_statement: String,
+    find_statement: String,
 }
-
-type Parameters<'a> = [&'a (dyn ToSql + Sync)];
 
 impl PostgresStore {
     /// Connects, and refuses a schema or settings that would break a promise.
     pub async fn open(options: &StoreOptions) -> Result<Self, OpenError> {
-        let pool = pool(&options.address, options.connections_max)?;
-        let store = Self { pool, write_statement: sql::write() };
+        let store = Self {
+            pool: pool(options)?,
+            statements: options.statements,
+            write_statement: sql::write(),
+            find_statement: sql::find(),
+        };
         let client = store.client().await?;
         schema::check(&client).await?;
-        let unsafe_settings: Vec<String> =
-            settings(&client).await?.into_iter().filter_map(|setting| setting.problem).collect();
+        let unsafe_settings: Vec<String> = settings::read(&client)
+            .await
+            .map_err(nothing_written)?
+            .into_iter()
+            .filter_map(|setting| setting.problem)
+            .collect();
         if !unsafe_settings.is_empty() {
             let problems = unsafe_settings.join("; ");
             if !options.allow_unsafe_durability {
@@ -70,37 +76,43 @@ impl PostgresStore {
     async fn query(
         &self,
         statement: &str,
-        parameters: &Parameters<'_>,
+        parameters: &[Parameter<'_>],
     ) -> Result<Vec<Row>, StoreError> {
         let client = self.client().await?;
-        let prepared = client.prepare_cached(statement).await.map_err(nothing_written)?;
-        client.query(&prepared, parameters).await.map_err(nothing_written)
+        run(&client, self.statements, statement, parameters).await.map_err(nothing_written)
     }
 
     async fn rows(
         &self,
         statement: &str,
-        parameters: &Parameters<'_>,
+        parameters: &[Parameter<'_>],
     ) -> Result<Vec<Stored>, StoreError> {
         self.query(statement, parameters).await?.iter().map(stored).collect()
     }
 
     async fn try_write(&self, writes: &[&Write]) -> Result<Vec<Written>, StoreError> {
         let client = self.client().await?;
-        let statement =
-            client.prepare_cached(&self.write_statement).await.map_err(nothing_written)?;
         let batch = parameters::Batch::of(writes);
-        let begin = format!("BEGIN; SELECT pg_advisory_xact_lock_shared({})", sql::POLICY_LOCK);
         let parameters = batch.as_parameters();
+        if self.statements == Statements::Named {
+            // Prepared before the transaction begins, once per connection.
+            let types: Vec<Type> = parameters.iter().map(|(_, of)| of.clone()).collect();
+            let prepared = client.prepare_typed_cached(&self.write_statement, &types);
+            prepared.await.map_err(nothing_written)?;
+        }
+        let begin = format!("BEGIN; SELECT pg_advisory_xact_lock_shared({})", sql::POLICY_LOCK);
         // Sent one after the other without waiting: one round trip for the whole transaction.
         let (begun, written, committed) = tokio::join!(
             client.batch_execute(&begin),
-            client.query_one(&statement, &parameters),
+            run(&client, self.statements, &self.write_statement, &parameters),
             client.batch_execute("COMMIT"),
         );
         begun.map_err(after_send)?;
-        let row = written.map_err(after_send)?;
+        let rows = written.map_err(after_send)?;
         committed.map_err(after_send)?;
+        let row = rows
+            .first()
+            .ok_or_else(|| StoreError::Corrupt("active_policy: has no row".to_owned()))?;
         let at = micros(row.get(0));
         let active = unsigned(row.get(1));
         let done: Vec<Uuid> = row.get(2);
@@ -153,16 +165,12 @@ impl Store for PostgresStore {
     async fn find(&self, keys: &[RowKey]) -> Result<Found, StoreError> {
         let ids: Vec<Uuid> = keys.iter().map(|key| key.id).collect();
         let namespaces: Vec<&str> = keys.iter().map(|key| key.namespace.as_str()).collect();
-        let statement = format!(
-            "SELECT clock_timestamp() AS now, k.ordinal, i.*
-             FROM unnest($1::uuid[], $2::text[]) WITH ORDINALITY AS k(id, namespace, ordinal)
-             LEFT JOIN ({}) i ON i.id = k.id AND i.namespace = k.namespace
-             ORDER BY k.ordinal",
-            sql::select("true")
-        );
-        let client = self.client().await?;
-        let prepared = client.prepare_cached(&statement).await.map_err(nothing_written)?;
-        let rows = client.query(&prepared, &[&ids, &namespaces]).await.map_err(nothing_written)?;
+        let rows = self
+            .query(
+                &self.find_statement,
+                &[(&ids, Type::UUID_ARRAY), (&namespaces, Type::TEXT_ARRAY)],
+            )
+            .await?;
         let now = rows.first().map_or(Timestamp::default(), |row| micros(row.get("now")));
         let rows = rows
             .iter()
@@ -183,15 +191,21 @@ impl Store for PostgresStore {
         let rows = match reference {
             Reference::DownstreamKey(digest) => {
                 let condition = format!("namespace = $1 AND downstream_key = $2 {newest}");
-                self.rows(&sql::select(&condition), &[&namespace, digest]).await?
+                self.rows(
+                    &sql::select(&condition),
+                    &[(&namespace, Type::TEXT), (digest, Type::BYTEA)],
+                )
+                .await?
             }
             Reference::DownstreamRef(text) => {
                 let condition = format!("namespace = $1 AND downstream_ref = $2 {newest}");
-                self.rows(&sql::select(&condition), &[&namespace, text]).await?
+                self.rows(&sql::select(&condition), &[(&namespace, Type::TEXT), (text, Type::TEXT)])
+                    .await?
             }
             Reference::ToolCallId(text) => {
                 let condition = format!("namespace = $1 AND tool_call_id = $2 {newest}");
-                self.rows(&sql::select(&condition), &[&namespace, text]).await?
+                self.rows(&sql::select(&condition), &[(&namespace, Type::TEXT), (text, Type::TEXT)])
+                    .await?
             }
         };
         Ok(rows.into_iter().next())
@@ -202,7 +216,7 @@ impl Store for PostgresStore {
             .query(
                 "SELECT i.version FROM unnest($1::uuid[]) WITH ORDINALITY AS k(id, ordinal)
                  LEFT JOIN intents i USING (id) ORDER BY k.ordinal",
-                &[&ids],
+                &[(&ids, Type::UUID_ARRAY)],
             )
             .await?;
         Ok(rows.iter().map(|row| row.get::<_, Option<i32>>(0).map(unsigned)).collect())
@@ -238,21 +252,22 @@ impl Store for PostgresStore {
         self.rows(
             &sql::select(&condition),
             &[
-                &filter.namespace,
-                &filter.tool,
-                &filter.run_id,
-                &states,
-                &after.map(|cursor| time(cursor.created_at)),
-                &after.map(|cursor| cursor.id),
-                &i64::try_from(rows_max).unwrap_or(i64::MAX),
+                (&filter.namespace, Type::TEXT),
+                (&filter.tool, Type::TEXT),
+                (&filter.run_id, Type::TEXT),
+                (&states, Type::INT2_ARRAY),
+                (&after.map(|cursor| time(cursor.created_at)), Type::TIMESTAMPTZ),
+                (&after.map(|cursor| cursor.id), Type::UUID),
+                (&i64::try_from(rows_max).unwrap_or(i64::MAX), Type::INT8),
             ],
         )
         .await
     }
 
     async fn events(&self, id: Uuid) -> Result<Vec<Event>, StoreError> {
-        let rows =
-            self.query("SELECT at, fact FROM events WHERE id = $1 ORDER BY at", &[&id]).await?;
+        let rows = self
+            .query("SELECT at, fact FROM events WHERE id = $1 ORDER BY at", &[(&id, Type::UUID)])
+            .await?;
         rows.iter().map(event).collect()
     }
 
@@ -273,7 +288,13 @@ impl Store for PostgresStore {
                          ON CONFLICT (id, namespace, digest) DO NOTHING
                          RETURNING 1)
                      SELECT EXISTS (SELECT FROM known) OR EXISTS (SELECT FROM kept)",
-                    &[&fact.id, &fact.namespace, &columns.digest, &columns.fact, &bound],
+                    &[
+                        (&fact.id, Type::UUID),
+                        (&fact.namespace, Type::TEXT),
+                        (&columns.digest, Type::BYTEA),
+                        (&columns.fact, Type::TEXT),
+                        (&bound, Type::INT8),
+                    ],
                 )
                 .await?;
             kept.push(rows.first().is_some_and(|row| row.get(0)));
@@ -285,7 +306,7 @@ impl Store for PostgresStore {
         let rows = self
             .query(
                 "SELECT at, fact FROM orphan_facts WHERE id = $1 AND namespace = $2 ORDER BY at",
-                &[&key.id, &key.namespace],
+                &[(&key.id, Type::UUID), (&key.namespace, Type::TEXT)],
             )
             .await?;
         rows.iter().map(event).collect()
@@ -300,7 +321,7 @@ impl Store for PostgresStore {
         self.query(
             "UPDATE intents i SET replay_count = replay_count + t.replays, last_seen_at = now()
              FROM unnest($1::uuid[], $2::int8[]) AS t(id, replays) WHERE i.id = t.id",
-            &[&ids, &replays],
+            &[(&ids, Type::UUID_ARRAY), (&replays, Type::INT8_ARRAY)],
         )
         .await?;
         Ok(())
@@ -332,34 +353,36 @@ impl Store for PostgresStore {
     ) -> Result<bool, StoreError> {
         let mut client = self.client().await?;
         let transaction = client.transaction().await.map_err(nothing_written)?;
+        let (expected, version) = (signed(expected), signed(policy.version));
         // Waits for the writes in flight, and holds up new ones until the switch is durable.
         transaction
-            .execute("SELECT pg_advisory_xact_lock($1)", &[&sql::POLICY_LOCK])
+            .batch_execute(&format!("SELECT pg_advisory_xact_lock({})", sql::POLICY_LOCK))
             .await
             .map_err(nothing_written)?;
         // Rows that were begun before any file was offered refer to version 0.
         transaction
-            .execute(
+            .query_typed(
                 "INSERT INTO policies (version, text, activated_at)
                  SELECT 0, '', now() WHERE $1 = 0 AND EXISTS (SELECT FROM intents)
                  ON CONFLICT DO NOTHING",
-                &[&signed(expected)],
+                &[(&expected, Type::INT4)],
             )
             .await
             .map_err(nothing_written)?;
         let moved = transaction
-            .execute(
-                "UPDATE active_policy SET version = $2 WHERE version = $1",
-                &[&signed(expected), &signed(policy.version)],
+            .query_typed(
+                "UPDATE active_policy SET version = $2 WHERE version = $1 RETURNING version",
+                &[(&expected, Type::INT4), (&version, Type::INT4)],
             )
             .await
-            .map_err(nothing_written)?;
+            .map_err(nothing_written)?
+            .len();
         if moved == 1 {
             transaction
-                .execute(
+                .query_typed(
                     "INSERT INTO policies (version, text, activated_at) VALUES ($1, $2, now())
                      ON CONFLICT (version) DO NOTHING",
-                    &[&signed(policy.version), &policy.text],
+                    &[(&version, Type::INT4), (&policy.text, Type::TEXT)],
                 )
                 .await
                 .map_err(nothing_written)?;
@@ -373,113 +396,38 @@ impl Store for PostgresStore {
         let rows = self
             .query(
                 "SELECT DISTINCT namespace, tool FROM intents WHERE state = ANY($1)",
-                &[&states.as_slice()],
+                &[(&states.as_slice(), Type::INT2_ARRAY)],
             )
             .await?;
         Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
     }
 
     async fn diagnose(&self) -> Result<Diagnosis, StoreError> {
-        let client = self.client().await?;
         let states = [state_to_code(State::Started), state_to_code(State::Unknown)];
-        let product: String = client
-            .query_one("SELECT current_setting('server_version')", &[])
-            .await
-            .map_err(nothing_written)?
-            .get(0);
-        let oldest = client
-            .query_opt(
+        let product = self.query("SELECT current_setting('server_version')", &[]).await?;
+        let product: String = product.first().map_or_else(String::new, |row| row.get(0));
+        let oldest = self
+            .query(
                 "SELECT key, created_at FROM intents WHERE state = ANY($1)
                  ORDER BY created_at LIMIT 1",
-                &[&states.as_slice()],
+                &[(&states.as_slice(), Type::INT2_ARRAY)],
             )
-            .await
-            .map_err(nothing_written)?
-            .and_then(|row| {
-                let key: Vec<u8> = row.get(0);
-                let key = Key::from_bytes(key.try_into().ok()?);
-                Some((key, micros(row.get(1))))
-            });
-        let settings = settings(&client).await?;
-        drop(client);
+            .await?;
+        let oldest_unsettled = oldest.first().and_then(|row| {
+            let key: Vec<u8> = row.get(0);
+            Some((Key::from_bytes(key.try_into().ok()?), micros(row.get(1))))
+        });
         Ok(Diagnosis {
             product: format!("PostgreSQL {product}"),
-            settings,
+            settings: settings::read(&*self.client().await?).await.map_err(nothing_written)?,
             now: self.now().await?,
-            oldest_unsettled: oldest,
+            oldest_unsettled,
         })
     }
 
     fn writers(&self) -> usize {
         WRITERS
     }
-}
-
-/// A pool whose connections are tested for life before they are lent.
-fn pool(address: &str, connections_max: usize) -> Result<Pool, OpenError> {
-    let mut config: tokio_postgres::Config = address
-        .parse()
-        .map_err(|_| OpenError::Address("postgres://… (it does not parse)".to_owned()))?;
-    if config.get_application_name().is_none() {
-        config.application_name("intent-ledger");
-    }
-    if config.get_connect_timeout().is_none() {
-        config.connect_timeout(CONNECTION_WAIT_MAX);
-    }
-    config.tcp_user_timeout(Duration::from_secs(10));
-    let manager = Manager::from_config(
-        config,
-        NoTls,
-        ManagerConfig { recycling_method: RecyclingMethod::Fast },
-    );
-    Pool::builder(manager)
-        .post_create(Hook::async_fn(|client, _| {
-            Box::pin(async move { client.batch_execute(PLANNER).await.map_err(HookError::Backend) })
-        }))
-        .max_size(connections_max)
-        .runtime(Runtime::Tokio1)
-        .wait_timeout(Some(CONNECTION_WAIT_MAX))
-        .create_timeout(Some(CONNECTION_WAIT_MAX))
-        .recycle_timeout(Some(CONNECTION_WAIT_MAX))
-        .build()
-        .map_err(|error| OpenError::Store(StoreError::Unavailable(error.into())))
-}
-
-/// The settings that decide whether an acknowledged commit survives.
-async fn settings(client: &Object) -> Result<Vec<Setting>, StoreError> {
-    let rows = client
-        .query(
-            "SELECT name, setting FROM pg_settings WHERE name IN
-             ('synchronous_commit', 'fsync', 'full_page_writes', 'synchronous_standby_names',
-              'default_transaction_isolation', 'default_transaction_read_only')
-             ORDER BY name",
-            &[],
-        )
-        .await
-        .map_err(nothing_written)?;
-    let values: Vec<(String, String)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
-    let standbys =
-        values.iter().any(|(name, value)| name == "synchronous_standby_names" && !value.is_empty());
-    Ok(values
-        .into_iter()
-        .map(|(name, value)| Setting { problem: problem(&name, &value, standbys), name, value })
-        .collect())
-}
-
-fn problem(name: &str, value: &str, standbys: bool) -> Option<String> {
-    let lost = match (name, value) {
-        ("fsync" | "full_page_writes", "off") => "a crash of the machine can lose commits",
-        ("synchronous_commit", "off") => "a crash loses acknowledged commits",
-        ("synchronous_commit", "local" | "remote_write") if standbys => {
-            "a failover to the standby loses acknowledged commits"
-        }
-        ("default_transaction_isolation", "repeatable read" | "serializable") => {
-            "writes that meet each other fail instead of waiting"
-        }
-        ("default_transaction_read_only", "on") => "nothing can be written",
-        _ => return None,
-    };
-    Some(format!("{name} is {value}: {lost}"))
 }
 
 fn stored(row: &Row) -> Result<Stored, StoreError> {

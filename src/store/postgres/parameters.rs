@@ -2,12 +2,16 @@
 
 use std::time::{Duration, SystemTime};
 
-use tokio_postgres::{Row, types::ToSql};
+use tokio_postgres::{
+    Row,
+    types::{ToSql, Type},
+};
 use uuid::Uuid;
 
 use super::{
     EPOCH,
-    sql::{CHANGE_GUARDS, COLUMNS, NEW_GUARDS},
+    connect::Parameter,
+    sql::{CHANGE_GUARDS, COLUMNS, NEW_GUARDS, array},
 };
 use crate::{
     domain::time::Timestamp,
@@ -116,15 +120,20 @@ impl Batch {
     }
 
     /// In the order of `sql::write`.
-    pub(super) fn as_parameters(&self) -> Vec<&(dyn ToSql + Sync)> {
-        let new = COLUMNS.iter().filter(|column| column.inserted).map(|column| column.name);
-        let new = new.chain(NEW_GUARDS.map(|(name, _)| name));
-        let changed = COLUMNS.iter().filter(|column| column.replaced).map(|column| column.name);
-        let changed = changed.chain(CHANGE_GUARDS.map(|(name, _)| name));
-        let events: [&(dyn ToSql + Sync); 3] =
-            [&self.event_id, &self.event_digest, &self.event_fact];
-        new.map(|name| self.new.column(name))
-            .chain(changed.map(|name| self.changed.column(name)))
+    pub(super) fn as_parameters(&self) -> Vec<Parameter<'_>> {
+        let new = COLUMNS.iter().filter(|column| column.inserted);
+        let new = new.map(|column| (column.name, column.array()));
+        let new = new.chain(NEW_GUARDS.map(|(name, sql_type)| (name, array(sql_type))));
+        let changed = COLUMNS.iter().filter(|column| column.replaced);
+        let changed = changed.map(|column| (column.name, column.array()));
+        let changed = changed.chain(CHANGE_GUARDS.map(|(name, sql_type)| (name, array(sql_type))));
+        let events: [Parameter<'_>; 3] = [
+            (&self.event_id, Type::UUID_ARRAY),
+            (&self.event_digest, Type::BYTEA_ARRAY),
+            (&self.event_fact, Type::TEXT_ARRAY),
+        ];
+        new.map(|(name, of)| (self.new.column(name), of))
+            .chain(changed.map(|(name, of)| (self.changed.column(name), of)))
             .chain(events)
             .collect()
     }

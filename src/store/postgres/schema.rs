@@ -1,7 +1,7 @@
 //! The schema's migrations, embedded in the binary.
 
 use refinery::{Migration, Runner};
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::{Client, NoTls, types::Type};
 
 use super::{OpenError, StoreError};
 
@@ -17,18 +17,26 @@ const HISTORY: &str = "intent_ledger_migrations";
 pub async fn migrate(address: &str) -> Result<(u32, u32), OpenError> {
     let unreachable =
         |error: tokio_postgres::Error| OpenError::Store(StoreError::Unavailable(error.into()));
-    let (mut client, connection) =
-        tokio_postgres::connect(address, NoTls).await.map_err(unreachable)?;
+    let connect = || tokio_postgres::connect(address, NoTls);
+    // The lock is a transaction's, on a connection of its own: a pooler that lends a session for
+    // one transaction cannot leave it behind.
+    let (guard, guard_connection) = connect().await.map_err(unreachable)?;
+    let guard_driver = tokio::spawn(guard_connection);
+    let lock = format!("BEGIN; SELECT pg_advisory_xact_lock({MIGRATION_LOCK})");
+    guard.batch_execute(&lock).await.map_err(unreachable)?;
+
+    let (mut client, connection) = connect().await.map_err(unreachable)?;
     let driver = tokio::spawn(connection);
-    client.execute("SELECT pg_advisory_lock($1)", &[&MIGRATION_LOCK]).await.map_err(unreachable)?;
     let before = version(&client).await.map_err(unreachable)?;
     if before <= newest() {
         runner()?.run_async(&mut client).await.map_err(|error| OpenError::Migrate(error.into()))?;
     }
     let after = version(&client).await.map_err(unreachable)?;
     drop(client);
-    // The lock ends with the session.
     driver.await.ok();
+    guard.batch_execute("COMMIT").await.map_err(unreachable)?;
+    drop(guard);
+    guard_driver.await.ok();
     if after > newest() { Err(mismatch(after)) } else { Ok((before, after)) }
 }
 
@@ -51,12 +59,14 @@ fn mismatch(found: u32) -> OpenError {
 }
 
 async fn version(client: &Client) -> Result<u32, tokio_postgres::Error> {
-    let there = client.query_one("SELECT to_regclass($1) IS NOT NULL", &[&HISTORY]).await?;
+    let there = client
+        .query_typed_one("SELECT to_regclass($1) IS NOT NULL", &[(&HISTORY, Type::TEXT)])
+        .await?;
     if !there.get::<_, bool>(0) {
         return Ok(0);
     }
     let row = client
-        .query_one(&format!("SELECT coalesce(max(version), 0)::int4 FROM {HISTORY}"), &[])
+        .query_typed_one(&format!("SELECT coalesce(max(version), 0)::int4 FROM {HISTORY}"), &[])
         .await?;
     Ok(super::unsigned(row.get(0)))
 }

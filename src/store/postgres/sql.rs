@@ -1,5 +1,7 @@
 //! The statements, each with its name.
 
+use tokio_postgres::types::Type;
+
 /// `store.intent.write`: inserts what is absent, replaces what is unchanged, and keeps the facts
 /// of both.
 ///
@@ -94,6 +96,17 @@ pub(super) fn select(condition: &str) -> String {
     format!("SELECT {names}, replay_count, last_seen_at FROM intents WHERE {condition}")
 }
 
+/// `store.intent.find`: one line for each key that is asked for, in their order.
+pub(super) fn find() -> String {
+    format!(
+        "SELECT clock_timestamp() AS now, k.ordinal, i.*
+         FROM unnest($1::uuid[], $2::text[]) WITH ORDINALITY AS k(id, namespace, ordinal)
+         LEFT JOIN ({}) i ON i.id = k.id AND i.namespace = k.namespace
+         ORDER BY k.ordinal",
+        select("true")
+    )
+}
+
 /// One column of `intents`.
 pub(super) struct Column {
     pub(super) name: &'static str,
@@ -117,6 +130,11 @@ impl Column {
             ),
             None => format!("{source}.{name}"),
         }
+    }
+
+    /// The type of an array of it.
+    pub(super) fn array(&self) -> Type {
+        array(self.sql_type)
     }
 
     const fn stamped_by(self, stamp: &'static str) -> Self {
@@ -199,6 +217,21 @@ pub(super) const CHANGE_GUARDS: [(&str, &str); 6] = [
     ("leased", "bool"),
     ("settled", "bool"),
 ];
+
+/// The type of an array of `sql_type`.
+pub(super) fn array(sql_type: &str) -> Type {
+    match sql_type {
+        "uuid" => Type::UUID_ARRAY,
+        "int2" => Type::INT2_ARRAY,
+        "int4" => Type::INT4_ARRAY,
+        "int8" => Type::INT8_ARRAY,
+        "bool" => Type::BOOL_ARRAY,
+        "bytea" => Type::BYTEA_ARRAY,
+        "text" => Type::TEXT_ARRAY,
+        "timestamptz" => Type::TIMESTAMPTZ_ARRAY,
+        unknown => unreachable!("no column has the type {unknown}"),
+    }
+}
 
 /// Held shared by every write and exclusively by a policy's activation. The number is arbitrary,
 /// one of ours.

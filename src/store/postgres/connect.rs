@@ -1,0 +1,72 @@
+//! Connections, and how a statement is sent over one.
+
+use std::time::Duration;
+
+use deadpool_postgres::{
+    Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime,
+};
+use tokio_postgres::{
+    NoTls, Row,
+    types::{ToSql, Type},
+};
+
+use crate::store::{CONNECTION_WAIT_MAX, OpenError, Statements, StoreError, StoreOptions};
+
+/// Every statement reaches its rows by id. A plan made while the table was small would scan it, and
+/// a prepared statement keeps its plan while the table grows.
+const PLANNER: &str = "SET enable_seqscan = off; SET enable_hashjoin = off; \
+                       SET enable_mergejoin = off";
+
+/// A parameter and its type.
+pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
+
+/// Runs one statement, prepared once per connection or not at all.
+pub(super) async fn run(
+    client: &Object,
+    statements: Statements,
+    statement: &str,
+    parameters: &[Parameter<'_>],
+) -> Result<Vec<Row>, tokio_postgres::Error> {
+    match statements {
+        Statements::Named => {
+            let (values, types): (Vec<_>, Vec<_>) = parameters.iter().cloned().unzip();
+            let prepared = client.prepare_typed_cached(statement, &types).await?;
+            client.query(&prepared, &values).await
+        }
+        Statements::Unnamed => client.query_typed(statement, parameters).await,
+    }
+}
+
+/// A pool whose connections are tested for life before they are lent.
+pub(super) fn pool(options: &StoreOptions) -> Result<Pool, OpenError> {
+    let mut config: tokio_postgres::Config = options
+        .address
+        .parse()
+        .map_err(|_| OpenError::Address("postgres://… (it does not parse)".to_owned()))?;
+    if config.get_application_name().is_none() {
+        config.application_name("intent-ledger");
+    }
+    if config.get_connect_timeout().is_none() {
+        config.connect_timeout(CONNECTION_WAIT_MAX);
+    }
+    config.tcp_user_timeout(Duration::from_secs(10));
+    let manager = Manager::from_config(
+        config,
+        NoTls,
+        ManagerConfig { recycling_method: RecyclingMethod::Fast },
+    );
+    let mut builder = Pool::builder(manager);
+    if options.statements == Statements::Named {
+        builder = builder.post_create(Hook::async_fn(|client, _| {
+            Box::pin(async move { client.batch_execute(PLANNER).await.map_err(HookError::Backend) })
+        }));
+    }
+    builder
+        .max_size(options.connections_max)
+        .runtime(Runtime::Tokio1)
+        .wait_timeout(Some(CONNECTION_WAIT_MAX))
+        .create_timeout(Some(CONNECTION_WAIT_MAX))
+        .recycle_timeout(Some(CONNECTION_WAIT_MAX))
+        .build()
+        .map_err(|error| OpenError::Store(StoreError::Unavailable(error.into())))
+}
