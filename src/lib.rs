@@ -1,6 +1,28 @@
 //! intent-ledger: makes it safe for AI agents to repeat themselves.
+//!
+//! An orchestrator asks the ledger before it lets a tool have its effect. The road of a request:
+//!
+//! - [`cli`] and [`app`]: from the command line to a running server, with [`config`].
+//! - [`grpc`]: decodes a request and encodes its answer; [`proto`] is the generated contract.
+//! - [`ledger`]: one file per operation. It reads the row, lets the domain decide, writes, answers.
+//! - [`domain`]: the decisions. Pure: no I/O, no clock, no randomness.
+//! - [`policy`]: what the operator says of each tool.
+//! - [`store`]: moves rows in and out of Postgres or SQLite.
+//!
+//! [`demo`] is the story of all this, told by running it.
+//!
+//! Beside the road: [`clock`], [`ids`] and [`telemetry`].
 
+pub mod app;
+pub mod cli;
 pub mod clock;
+pub mod config;
+pub mod demo;
 pub mod domain;
+pub mod grpc;
+pub mod ids;
+pub mod ledger;
+pub mod policy;
 pub mod proto;
 pub mod store;
+pub mod telemetry;

@@ -31,7 +31,7 @@ CREATE TABLE intents (
     granted_on smallint,
     granted_at timestamptz,
     lease_expires_at timestamptz,
-    extended boolean NOT NULL,
+    extended boolean NOT NULL DEFAULT false,
     fate smallint,
     reports bytea,
     -- Bytes as they came, never jsonb: a replay is byte for byte.
@@ -39,15 +39,15 @@ CREATE TABLE intents (
     result_content_type text,
     result_sha256 bytea,
     result_size bigint,
-    result_truncated boolean NOT NULL,
-    pruned boolean NOT NULL,
+    result_truncated boolean NOT NULL DEFAULT false,
+    pruned boolean NOT NULL DEFAULT false,
     provenance smallint,
     settled_at timestamptz,
     downstream_ref text,
     -- Only where the current attempt has a downstream key of its own.
     downstream_key bytea,
     needs_attention boolean NOT NULL,
-    conflict boolean NOT NULL,
+    conflict boolean NOT NULL DEFAULT false,
     -- JSON of what ordinary effects do without: labels, earlier attempts, approval.
     details text,
     -- Counters, written behind; they raise no version.
@@ -92,7 +92,7 @@ CREATE TABLE policies (
 );
 
 CREATE TABLE active_policy (
-    only boolean PRIMARY KEY DEFAULT true CHECK (only),
+    singleton boolean PRIMARY KEY DEFAULT true CHECK (singleton),
     version integer NOT NULL
 );
 INSERT INTO active_policy (version) VALUES (0);

@@ -30,7 +30,7 @@ CREATE TABLE intents (
     granted_on integer,
     granted_at integer,
     lease_expires_at integer,
-    extended integer NOT NULL,
+    extended integer NOT NULL DEFAULT 0,
     fate integer,
     reports blob,
     -- Bytes as they came, never JSON: a replay is byte for byte.
@@ -38,15 +38,15 @@ CREATE TABLE intents (
     result_content_type text,
     result_sha256 blob,
     result_size integer,
-    result_truncated integer NOT NULL,
-    pruned integer NOT NULL,
+    result_truncated integer NOT NULL DEFAULT 0,
+    pruned integer NOT NULL DEFAULT 0,
     provenance integer,
     settled_at integer,
     downstream_ref text,
     -- Only where the current attempt has a downstream key of its own.
     downstream_key blob,
     needs_attention integer NOT NULL,
-    conflict integer NOT NULL,
+    conflict integer NOT NULL DEFAULT 0,
     -- JSON of what ordinary effects do without: labels, earlier attempts, approval.
     details text,
     -- Counters, written behind; they raise no version.
@@ -90,7 +90,7 @@ CREATE TABLE policies (
 );
 
 CREATE TABLE active_policy (
-    only integer PRIMARY KEY DEFAULT 1 CHECK (only = 1),
+    singleton integer PRIMARY KEY DEFAULT 1 CHECK (singleton = 1),
     version integer NOT NULL
 );
 INSERT INTO active_policy (version) VALUES (0);

@@ -98,16 +98,16 @@ pub enum JsonError {
 }
 
 impl JsonError {
-    /// The cause as a word for machines.
+    /// The cause as a word for machines: a name of the public enum of reasons.
     pub fn reason(&self) -> &'static str {
         match self {
-            JsonError::TooLarge { .. } => "JSON_TOO_LARGE",
-            JsonError::TooDeep { .. } => "JSON_TOO_DEEP",
-            JsonError::DoubledMember { .. } => "JSON_DOUBLED_MEMBER",
-            JsonError::LoneSurrogate { .. } => "JSON_LONE_SURROGATE",
-            JsonError::ControlCharacter { .. } => "JSON_CONTROL_CHARACTER",
-            JsonError::NumberOutOfRange { .. } => "JSON_NUMBER_OUT_OF_RANGE",
-            JsonError::Syntax { .. } => "JSON_SYNTAX",
+            JsonError::TooLarge { .. } => "ARGUMENTS_TOO_LARGE",
+            JsonError::TooDeep { .. } => "ARGUMENTS_TOO_DEEP",
+            JsonError::DoubledMember { .. } => "ARGUMENTS_DUPLICATE_MEMBER",
+            JsonError::LoneSurrogate { .. } => "ARGUMENTS_LONE_SURROGATE",
+            JsonError::ControlCharacter { .. }
+            | JsonError::NumberOutOfRange { .. }
+            | JsonError::Syntax { .. } => "ARGUMENTS_MALFORMED",
         }
     }
 }

@@ -214,17 +214,22 @@ pub fn decide(
     }
 }
 
+/// Decides a Begin of a tool whose calls leave no record and need no key.
+pub fn decide_unrecorded(policy: &ToolPolicy, facts: &Facts) -> Decision {
+    gates(policy, facts).unwrap_or(Decision::NotRecorded)
+}
+
 fn decide_absent(
     call: &BeginCall,
     candidate: &Candidate,
     policy: &ToolPolicy,
     facts: &Facts,
 ) -> Decision {
+    if policy.class != Class::Effectful {
+        return decide_unrecorded(policy, facts);
+    }
     if policy.refuses_tool() {
         return Decision::Refuse { reason: RefuseReason::ToolNotListed };
-    }
-    if policy.class != Class::Effectful {
-        return gates(policy, facts).unwrap_or(Decision::NotRecorded);
     }
     if !facts.orphans.is_empty() {
         let mut intent = new_intent(call, candidate, State::Unknown, facts.now);

@@ -286,7 +286,7 @@ pub struct Intent {
     /// What the reconciler has learnt so far.
     pub probing: Probing,
 
-    /// How often a Begin met this row; written behind.
+    /// How often a Begin was answered with the first result; written behind.
     pub replay_count: u64,
     /// When a Begin last met it; written behind.
     pub last_seen_at: Option<Timestamp>,

@@ -15,6 +15,8 @@ pub mod report;
 pub mod review;
 pub mod time;
 pub mod tool;
+#[cfg(test)]
+mod vectors_test;
 pub mod verdict;
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! its version is still the one that was read. The domain decides; SQL only guards.
 
 mod columns;
+pub mod observed;
 pub mod postgres;
 pub mod sqlite;
 
@@ -232,13 +233,13 @@ pub struct OrphanFact {
     pub event: Event,
 }
 
-/// How often a Begin met a row since the last time this was written.
+/// That a Begin has met a row since the last time this was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Touch {
     /// The row.
     pub id: Uuid,
-    /// How many repeats.
-    pub repeats: u64,
+    /// How often it was answered with the first result.
+    pub replays: u64,
 }
 
 /// Which intents to list; an absent condition holds for all.
@@ -391,6 +392,15 @@ pub async fn open(options: &StoreOptions) -> Result<Arc<dyn Store>, OpenError> {
         Ok(Arc::new(postgres::PostgresStore::open(options).await?))
     } else {
         Err(OpenError::Address(options.address.clone()))
+    }
+}
+
+/// Opens the store at an address to look at it: what is not there, or not of this program's schema,
+/// is an error, and nothing is made or migrated.
+pub async fn open_as_is(options: &StoreOptions) -> Result<Arc<dyn Store>, OpenError> {
+    match options.address.strip_prefix("sqlite:") {
+        Some(path) => Ok(Arc::new(sqlite::SqliteStore::open_as_is(path)?)),
+        None => open(options).await,
     }
 }
 

@@ -49,17 +49,7 @@ impl PgCluster {
         programs.run(
             "initdb",
             home.path(),
-            &[
-                "-U",
-                "postgres",
-                "-A",
-                "trust",
-                "-E",
-                "UTF8",
-                "--locale=C",
-                "--no-sync",
-                "-D",
-            ],
+            &["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", "-D"],
             &data,
         );
         // Dynamic shared memory as files of the data directory: in /dev/shm it would survive `kill9` for good.
@@ -73,12 +63,7 @@ impl PgCluster {
         let default = fs::read_to_string(&conf).expect("initdb wrote postgresql.conf");
         fs::write(&conf, default + &settings).expect("postgresql.conf can be written");
 
-        let mut cluster = Self {
-            home,
-            programs,
-            port: 0,
-            postmaster: None,
-        };
+        let mut cluster = Self { home, programs, port: 0, postmaster: None };
         for _ in 0..8 {
             cluster.port = free_port();
             match cluster.launch() {
@@ -109,23 +94,15 @@ impl PgCluster {
         postmaster.wait().expect("the postmaster is our child");
         // Each backend is its own session, and now an orphan: it is for init to reap, so a zombie counts as gone.
         poll("the killed backends are gone", || {
-            processes
-                .iter()
-                .all(|&pid| state_and_parent(pid).is_none_or(|(state, _)| state == 'Z'))
+            processes.iter().all(|&pid| state_and_parent(pid).is_none_or(|(state, _)| state == 'Z'))
         });
     }
 
     /// Starts the cluster again on the same data and the same port; returns once recovery is over and it takes connections.
     pub(crate) fn restart(&mut self) {
-        assert!(
-            self.postmaster.is_none(),
-            "the cluster was killed before it is restarted"
-        );
+        assert!(self.postmaster.is_none(), "the cluster was killed before it is restarted");
         if let Err(log) = self.launch() {
-            panic!(
-                "the cluster did not come back on port {}:\n{log}",
-                self.port
-            );
+            panic!("the cluster did not come back on port {}:\n{log}", self.port);
         }
     }
 
@@ -146,10 +123,7 @@ impl PgCluster {
             .expect("postgres can be started");
         let mut died = false;
         poll("the cluster takes connections", || {
-            died = postmaster
-                .try_wait()
-                .expect("the postmaster is our child")
-                .is_some();
+            died = postmaster.try_wait().expect("the postmaster is our child").is_some();
             died || self.is_ready()
         });
         if died {
@@ -178,10 +152,7 @@ impl Drop for PgCluster {
             let _ = postmaster.wait();
         } else if let Some(segment) = self.abandoned_segment() {
             // Killed and never restarted: the small segment that guards the data directory would outlive us all.
-            let _ = Command::new("ipcrm")
-                .args(["-m", &segment])
-                .stderr(Stdio::null())
-                .status();
+            let _ = Command::new("ipcrm").args(["-m", &segment]).stderr(Stdio::null()).status();
         }
     }
 }
@@ -190,14 +161,7 @@ impl PgCluster {
     /// The System V segment noted in `postmaster.pid`, whose seventh line is its key and its id.
     fn abandoned_segment(&self) -> Option<String> {
         let pid_file = fs::read_to_string(self.home.path().join("data/postmaster.pid")).ok()?;
-        Some(
-            pid_file
-                .lines()
-                .nth(6)?
-                .split_whitespace()
-                .nth(1)?
-                .to_owned(),
-        )
+        Some(pid_file.lines().nth(6)?.split_whitespace().nth(1)?.to_owned())
     }
 }
 
@@ -214,9 +178,7 @@ pub(crate) fn fresh_database() -> String {
              Postgres cluster for the tests"
         );
     };
-    let (base, _) = server
-        .rsplit_once('/')
-        .expect("the URL ends in a database name");
+    let (base, _) = server.rsplit_once('/').expect("the URL ends in a database name");
     let psql = Programs::find().bin.join("psql");
     loop {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -232,10 +194,7 @@ pub(crate) fn fresh_database() -> String {
             return format!("{base}/{name}");
         }
         // A process of an earlier run may have had our id, where somebody keeps a cluster for many runs.
-        assert!(
-            complaint.contains("already exists"),
-            "failed to create {name}: {complaint}"
-        );
+        assert!(complaint.contains("already exists"), "failed to create {name}: {complaint}");
     }
 }
 
@@ -291,12 +250,7 @@ fn newest_installed() -> Option<PathBuf> {
     let majors = fs::read_dir("/usr/lib/postgresql").ok()?;
     majors
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok())
-        .map(|major| {
-            (
-                major,
-                PathBuf::from(format!("/usr/lib/postgresql/{major}/bin")),
-            )
-        })
+        .map(|major| (major, PathBuf::from(format!("/usr/lib/postgresql/{major}/bin"))))
         .filter(|(_, bin)| bin.join("initdb").exists())
         .max()
         .map(|(_, bin)| bin)
@@ -304,16 +258,10 @@ fn newest_installed() -> Option<PathBuf> {
 
 /// What `id` answers: the standard library does not know who we are.
 fn id(args: &[&str]) -> u32 {
-    let output = Command::new("id")
-        .args(args)
-        .output()
-        .expect("id can be run");
+    let output = Command::new("id").args(args).output().expect("id can be run");
     let complaint = String::from_utf8_lossy(&output.stderr);
     let answer = String::from_utf8_lossy(&output.stdout);
-    answer
-        .trim()
-        .parse()
-        .unwrap_or_else(|_| panic!("id {args:?} is a number: {complaint}"))
+    answer.trim().parse().unwrap_or_else(|_| panic!("id {args:?} is a number: {complaint}"))
 }
 
 /// A port nobody listens on, another one at each call, spread by process id so that test binaries do not queue up.
@@ -370,25 +318,11 @@ mod tests {
 
     fn sql(url: &str, statement: &str) -> Result<String, String> {
         let output = Command::new(Programs::find().bin.join("psql"))
-            .args([
-                "-X",
-                "-A",
-                "-t",
-                "-q",
-                "-v",
-                "ON_ERROR_STOP=1",
-                "-c",
-                statement,
-                url,
-            ])
+            .args(["-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1", "-c", statement, url])
             .output()
             .expect("psql can be run");
         let text = |bytes| String::from_utf8_lossy(bytes).trim().to_owned();
-        if output.status.success() {
-            Ok(text(&output.stdout))
-        } else {
-            Err(text(&output.stderr))
-        }
+        if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
     }
 
     #[test]
@@ -402,12 +336,7 @@ mod tests {
             sql(&url, &format!("INSERT INTO kept VALUES ({round})")).unwrap();
             // A backend in the middle of its work goes down with the rest, and what it had not committed with it.
             let mut busy = Command::new(Programs::find().bin.join("psql"))
-                .args([
-                    "-X",
-                    "-q",
-                    "-c",
-                    "BEGIN; INSERT INTO kept VALUES (0); SELECT pg_sleep(60)",
-                ])
+                .args(["-X", "-q", "-c", "BEGIN; INSERT INTO kept VALUES (0); SELECT pg_sleep(60)"])
                 .arg(&url)
                 .stderr(Stdio::null())
                 .spawn()
@@ -427,46 +356,25 @@ mod tests {
             assert_eq!(kept, Ok(format!("{round}|1|{round}")));
         }
         let log = fs::read_to_string(cluster.home.path().join("log")).unwrap();
-        assert!(
-            log.contains("database system was not properly shut down"),
-            "{log}"
-        );
+        assert!(log.contains("database system was not properly shut down"), "{log}");
     }
 
     #[test]
     fn a_dropped_cluster_leaves_nothing_behind() {
         let (mut killed, stopped) = (PgCluster::start(), PgCluster::start());
         assert_ne!(killed.url(), stopped.url());
-        let homes = [
-            killed.home.path().to_owned(),
-            stopped.home.path().to_owned(),
-        ];
-        let segments = [
-            killed.abandoned_segment().unwrap(),
-            stopped.abandoned_segment().unwrap(),
-        ];
+        let homes = [killed.home.path().to_owned(), stopped.home.path().to_owned()];
+        let segments = [killed.abandoned_segment().unwrap(), stopped.abandoned_segment().unwrap()];
         let postmaster = stopped.postmaster.as_ref().unwrap().id();
         let backends = children_of(postmaster);
         assert!(backends.len() > 3, "{backends:?}");
         killed.kill9();
         drop((killed, stopped));
         assert!(!homes.iter().any(|home| home.exists()));
-        assert!(
-            backends
-                .iter()
-                .all(|&pid| state_and_parent(pid).is_none_or(|(s, _)| s == 'Z'))
-        );
+        assert!(backends.iter().all(|&pid| state_and_parent(pid).is_none_or(|(s, _)| s == 'Z')));
         let left = fs::read_to_string("/proc/sysvipc/shm").unwrap();
-        let ids: Vec<_> = left
-            .lines()
-            .filter_map(|line| line.split_whitespace().nth(1))
-            .collect();
-        assert!(
-            !segments
-                .iter()
-                .any(|segment| ids.contains(&segment.as_str())),
-            "{left}"
-        );
+        let ids: Vec<_> = left.lines().filter_map(|line| line.split_whitespace().nth(1)).collect();
+        assert!(!segments.iter().any(|segment| ids.contains(&segment.as_str())), "{left}");
     }
 
     #[test]
@@ -474,10 +382,6 @@ mod tests {
         let (one, other) = (fresh_database(), fresh_database());
         assert_ne!(one, other);
         sql(&one, "CREATE TABLE only_here (n int)").unwrap();
-        assert!(
-            sql(&other, "SELECT * FROM only_here")
-                .unwrap_err()
-                .contains("does not exist")
-        );
+        assert!(sql(&other, "SELECT * FROM only_here").unwrap_err().contains("does not exist"));
     }
 }

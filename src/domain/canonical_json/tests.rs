@@ -285,7 +285,7 @@ fn messages_read_after_failed_to_read_and_stay_short() {
     let message = JsonError::DoubledMember { name }.to_string();
     assert!(message.len() < 600 && !message.contains('\u{1}'), "{message}");
     assert_eq!(refusal("[1,]").to_string(), "expected a value at byte 3");
-    assert_eq!(refusal(r#""\ud800""#).reason(), "JSON_LONE_SURROGATE");
+    assert_eq!(refusal(r#""\ud800""#).reason(), "ARGUMENTS_LONE_SURROGATE");
 }
 
 #[test]

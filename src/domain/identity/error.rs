@@ -111,20 +111,21 @@ impl IdentityError {
         }
     }
 
-    /// The cause as a word for machines.
+    /// The cause as a word for machines: a name of the public enum of reasons.
     pub fn reason(&self) -> &'static str {
         match self {
-            IdentityError::BothKeyAndBusinessIds => "BOTH_KEY_AND_BUSINESS_IDS",
-            IdentityError::NoIdentity => "NO_IDENTITY",
-            IdentityError::RunMissing => "RUN_MISSING",
-            IdentityError::PointerMissing { .. } => "POINTER_MISSING",
-            IdentityError::PointerNotScalar { .. } => "POINTER_NOT_SCALAR",
-            IdentityError::BlankValue { .. } => "BLANK_VALUE",
-            IdentityError::BadIdempotencyKey { .. } => "BAD_IDEMPOTENCY_KEY",
-            IdentityError::TooManyBusinessIds { .. } => "TOO_MANY_BUSINESS_IDS",
-            IdentityError::BadBusinessName { .. } => "BAD_BUSINESS_NAME",
-            IdentityError::BadBusinessId { .. } => "BAD_BUSINESS_ID",
-            IdentityError::DoubledBusinessId { .. } => "DOUBLED_BUSINESS_ID",
+            IdentityError::BothKeyAndBusinessIds => "IDENTITY_AMBIGUOUS",
+            IdentityError::NoIdentity => "IDENTITY_REQUIRED",
+            IdentityError::RunMissing => "RUN_REQUIRED",
+            IdentityError::PointerMissing { .. } | IdentityError::BlankValue { .. } => {
+                "IDENTITY_POINTER_EMPTY"
+            }
+            IdentityError::PointerNotScalar { .. } => "IDENTITY_NOT_SCALAR",
+            IdentityError::BadIdempotencyKey { .. } => "IDEMPOTENCY_KEY_INVALID",
+            IdentityError::TooManyBusinessIds { .. }
+            | IdentityError::BadBusinessName { .. }
+            | IdentityError::BadBusinessId { .. }
+            | IdentityError::DoubledBusinessId { .. } => "BUSINESS_IDS_INVALID",
         }
     }
 }

@@ -150,22 +150,27 @@ fn a_call_without_a_clear_identity_is_refused() {
     let both = Sample { idempotency_key: "k".to_owned(), ..with_ids(&[("a", "b")]) };
     let both_bad = Sample { idempotency_key: " ".to_owned(), ..both.clone() };
     for (sample, recipe, reason, field) in [
-        (both.clone(), &plain, "BOTH_KEY_AND_BUSINESS_IDS", "identity"),
-        (both, &policy, "BOTH_KEY_AND_BUSINESS_IDS", "identity"),
-        (both_bad, &policy, "BOTH_KEY_AND_BUSINESS_IDS", "identity"),
-        (no_run(charge("{}")), &plain, "NO_IDENTITY", "identity"),
-        (no_step(charge("{}")), &plain, "NO_IDENTITY", "identity"),
-        (no_run(charge("{}")), &ever(&plain), "NO_IDENTITY", "identity"),
-        (no_run(with_ids(&[("a", "b")])), &plain, "RUN_MISSING", "identity.run_id"),
-        (no_run(charge(r#"{"order":1}"#)), &policy, "RUN_MISSING", "identity.run_id"),
-        (charge("{}"), &policy, "POINTER_MISSING", "arguments_json/order"),
-        (charge(r#"{"order":null}"#), &policy, "POINTER_MISSING", "arguments_json/order"),
-        (charge(r#"{"order":[1]}"#), &policy, "POINTER_NOT_SCALAR", "arguments_json/order"),
-        (charge(r#"{"order":{}}"#), &policy, "POINTER_NOT_SCALAR", "arguments_json/order"),
-        (charge(r#"{"order":""}"#), &policy, "BLANK_VALUE", "arguments_json/order"),
-        (charge(r#"{"order":" \u3000\n"}"#), &policy, "BLANK_VALUE", "arguments_json/order"),
-        (with_key(" k"), &policy, "BAD_IDEMPOTENCY_KEY", "identity.idempotency_key"),
-        (with_ids(&[("a", " ")]), &policy, "BAD_BUSINESS_ID", "identity.business_ids[\"a\"]"),
+        (both.clone(), &plain, "IDENTITY_AMBIGUOUS", "identity"),
+        (both, &policy, "IDENTITY_AMBIGUOUS", "identity"),
+        (both_bad, &policy, "IDENTITY_AMBIGUOUS", "identity"),
+        (no_run(charge("{}")), &plain, "IDENTITY_REQUIRED", "identity"),
+        (no_step(charge("{}")), &plain, "IDENTITY_REQUIRED", "identity"),
+        (no_run(charge("{}")), &ever(&plain), "IDENTITY_REQUIRED", "identity"),
+        (no_run(with_ids(&[("a", "b")])), &plain, "RUN_REQUIRED", "identity.run_id"),
+        (no_run(charge(r#"{"order":1}"#)), &policy, "RUN_REQUIRED", "identity.run_id"),
+        (charge("{}"), &policy, "IDENTITY_POINTER_EMPTY", "arguments_json/order"),
+        (charge(r#"{"order":null}"#), &policy, "IDENTITY_POINTER_EMPTY", "arguments_json/order"),
+        (charge(r#"{"order":[1]}"#), &policy, "IDENTITY_NOT_SCALAR", "arguments_json/order"),
+        (charge(r#"{"order":{}}"#), &policy, "IDENTITY_NOT_SCALAR", "arguments_json/order"),
+        (charge(r#"{"order":""}"#), &policy, "IDENTITY_POINTER_EMPTY", "arguments_json/order"),
+        (
+            charge(r#"{"order":" \u3000\n"}"#),
+            &policy,
+            "IDENTITY_POINTER_EMPTY",
+            "arguments_json/order",
+        ),
+        (with_key(" k"), &policy, "IDEMPOTENCY_KEY_INVALID", "identity.idempotency_key"),
+        (with_ids(&[("a", " ")]), &policy, "BUSINESS_IDS_INVALID", "identity.business_ids[\"a\"]"),
     ] {
         let error = sample.identify(recipe).expect_err(reason);
         assert_eq!((error.reason(), error.field().as_str()), (reason, field), "{error}");
@@ -212,14 +217,14 @@ fn business_ids_are_few_short_clean_texts() {
     let plain = Recipe::default();
     let long = |bytes: usize| "x".repeat(bytes);
     for (name, value, reason) in [
-        ("", "v", "BAD_BUSINESS_NAME"),
-        (" ", "v", "BAD_BUSINESS_NAME"),
-        ("a\0", "v", "BAD_BUSINESS_NAME"),
-        (&long(256), "v", "BAD_BUSINESS_NAME"),
-        ("a", "", "BAD_BUSINESS_ID"),
-        ("a", "\u{3000}", "BAD_BUSINESS_ID"),
-        ("a", "1\n2", "BAD_BUSINESS_ID"),
-        ("a", &long(1025), "BAD_BUSINESS_ID"),
+        ("", "v", "BUSINESS_IDS_INVALID"),
+        (" ", "v", "BUSINESS_IDS_INVALID"),
+        ("a\0", "v", "BUSINESS_IDS_INVALID"),
+        (&long(256), "v", "BUSINESS_IDS_INVALID"),
+        ("a", "", "BUSINESS_IDS_INVALID"),
+        ("a", "\u{3000}", "BUSINESS_IDS_INVALID"),
+        ("a", "1\n2", "BUSINESS_IDS_INVALID"),
+        ("a", &long(1025), "BUSINESS_IDS_INVALID"),
     ] {
         let error = with_ids(&[(name, value)]).identify(&plain).expect_err(reason);
         assert_eq!(error.reason(), reason, "{name:?} {value:?}");

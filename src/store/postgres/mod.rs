@@ -7,7 +7,9 @@ mod sql;
 use std::time::{Duration, UNIX_EPOCH};
 
 use async_trait::async_trait;
-use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime};
+use deadpool_postgres::{
+    Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime,
+};
 use tokio_postgres::{NoTls, Row, error::SqlState, types::ToSql};
 use uuid::Uuid;
 
@@ -27,6 +29,11 @@ const WRITERS: usize = 2;
 
 /// How often a batch that a deadlock threw out is tried again before its callers are told.
 const DEADLOCK_RETRIES_MAX: usize = 5;
+
+/// Every statement reaches its rows by id. A plan made while the table was small would scan it, and
+/// a prepared statement keeps its plan while the table grows.
+const PLANNER: &str = "SET enable_seqscan = off; SET enable_hashjoin = off; \
+                       SET enable_mergejoin = off";
 
 /// The table of intents in Postgres.
 pub struct PostgresStore {
@@ -288,12 +295,12 @@ impl Store for PostgresStore {
         let mut sorted = touches.to_vec();
         sorted.sort_by_key(|touch| touch.id);
         let ids: Vec<Uuid> = sorted.iter().map(|touch| touch.id).collect();
-        let repeats: Vec<i64> =
-            sorted.iter().map(|touch| i64::try_from(touch.repeats).unwrap_or(i64::MAX)).collect();
+        let replays: Vec<i64> =
+            sorted.iter().map(|touch| i64::try_from(touch.replays).unwrap_or(i64::MAX)).collect();
         self.query(
-            "UPDATE intents i SET replay_count = replay_count + t.repeats, last_seen_at = now()
-             FROM unnest($1::uuid[], $2::int8[]) AS t(id, repeats) WHERE i.id = t.id",
-            &[&ids, &repeats],
+            "UPDATE intents i SET replay_count = replay_count + t.replays, last_seen_at = now()
+             FROM unnest($1::uuid[], $2::int8[]) AS t(id, replays) WHERE i.id = t.id",
+            &[&ids, &replays],
         )
         .await?;
         Ok(())
@@ -426,6 +433,9 @@ fn pool(address: &str, connections_max: usize) -> Result<Pool, OpenError> {
         ManagerConfig { recycling_method: RecyclingMethod::Fast },
     );
     Pool::builder(manager)
+        .post_create(Hook::async_fn(|client, _| {
+            Box::pin(async move { client.batch_execute(PLANNER).await.map_err(HookError::Backend) })
+        }))
         .max_size(connections_max)
         .runtime(Runtime::Tokio1)
         .wait_timeout(Some(CONNECTION_WAIT_MAX))

@@ -5,7 +5,10 @@ use std::time::{Duration, SystemTime};
 use tokio_postgres::{Row, types::ToSql};
 use uuid::Uuid;
 
-use super::EPOCH;
+use super::{
+    EPOCH,
+    sql::{CHANGE_GUARDS, COLUMNS, NEW_GUARDS},
+};
 use crate::{
     domain::time::Timestamp,
     store::{
@@ -29,9 +32,19 @@ pub(super) fn micros(at: SystemTime) -> Timestamp {
     })
 }
 
-/// One array for each parameter of the write statement, in its order.
+/// The arrays of the write statement: new rows, changed rows, and the facts of both.
 #[derive(Default)]
 pub(super) struct Batch {
+    new: Arrays,
+    changed: Arrays,
+    event_id: Vec<Uuid>,
+    event_digest: Vec<Vec<u8>>,
+    event_fact: Vec<String>,
+}
+
+/// One array for each column and guard.
+#[derive(Default)]
+struct Arrays {
     id: Vec<Uuid>,
     version: Vec<i32>,
     key: Vec<Vec<u8>>,
@@ -77,9 +90,6 @@ pub(super) struct Batch {
     granted: Vec<bool>,
     leased: Vec<bool>,
     settled: Vec<bool>,
-    event_id: Vec<Uuid>,
-    event_digest: Vec<Vec<u8>>,
-    event_fact: Vec<String>,
 }
 
 impl Batch {
@@ -99,6 +109,29 @@ impl Batch {
             self.event_digest.push(columns.digest);
             self.event_fact.push(columns.fact);
         }
+        match write.expected {
+            Expected::Absent { .. } => self.new.push(row, write),
+            Expected::Version(_) => self.changed.push(row, write),
+        }
+    }
+
+    /// In the order of `sql::write`.
+    pub(super) fn as_parameters(&self) -> Vec<&(dyn ToSql + Sync)> {
+        let new = COLUMNS.iter().filter(|column| column.inserted).map(|column| column.name);
+        let new = new.chain(NEW_GUARDS.map(|(name, _)| name));
+        let changed = COLUMNS.iter().filter(|column| column.replaced).map(|column| column.name);
+        let changed = changed.chain(CHANGE_GUARDS.map(|(name, _)| name));
+        let events: [&(dyn ToSql + Sync); 3] =
+            [&self.event_id, &self.event_digest, &self.event_fact];
+        new.map(|name| self.new.column(name))
+            .chain(changed.map(|name| self.changed.column(name)))
+            .chain(events)
+            .collect()
+    }
+}
+
+impl Arrays {
+    fn push(&mut self, row: Columns, write: &Write) {
         let at = |micros| time(Timestamp::from_micros(micros));
         self.id.push(row.id);
         self.version.push(signed(row.version));
@@ -151,57 +184,55 @@ impl Batch {
         self.settled.push(write.stamps.settled);
     }
 
-    pub(super) fn as_parameters(&self) -> Vec<&(dyn ToSql + Sync)> {
-        vec![
-            &self.id,
-            &self.version,
-            &self.key,
-            &self.key_basis,
-            &self.policy_version,
-            &self.hash_version,
-            &self.fingerprint,
-            &self.argument_digests,
-            &self.namespace,
-            &self.tool,
-            &self.run_id,
-            &self.step_id,
-            &self.tool_call_id,
-            &self.created_at,
-            &self.state,
-            &self.attempt,
-            &self.attempt_id,
-            &self.caller,
-            &self.granted_on,
-            &self.granted_at,
-            &self.lease_expires_at,
-            &self.extended,
-            &self.fate,
-            &self.reports,
-            &self.result,
-            &self.result_content_type,
-            &self.result_sha256,
-            &self.result_size,
-            &self.result_truncated,
-            &self.pruned,
-            &self.provenance,
-            &self.settled_at,
-            &self.downstream_ref,
-            &self.downstream_key,
-            &self.needs_attention,
-            &self.conflict,
-            &self.details,
-            &self.expected,
-            &self.orphans_seen,
-            &self.policy,
-            &self.decided_at,
-            &self.created,
-            &self.granted,
-            &self.leased,
-            &self.settled,
-            &self.event_id,
-            &self.event_digest,
-            &self.event_fact,
-        ]
+    fn column(&self, name: &str) -> &(dyn ToSql + Sync) {
+        match name {
+            "id" => &self.id,
+            "version" => &self.version,
+            "key" => &self.key,
+            "key_basis" => &self.key_basis,
+            "policy_version" => &self.policy_version,
+            "hash_version" => &self.hash_version,
+            "fingerprint" => &self.fingerprint,
+            "argument_digests" => &self.argument_digests,
+            "namespace" => &self.namespace,
+            "tool" => &self.tool,
+            "run_id" => &self.run_id,
+            "step_id" => &self.step_id,
+            "tool_call_id" => &self.tool_call_id,
+            "created_at" => &self.created_at,
+            "state" => &self.state,
+            "attempt" => &self.attempt,
+            "attempt_id" => &self.attempt_id,
+            "caller" => &self.caller,
+            "granted_on" => &self.granted_on,
+            "granted_at" => &self.granted_at,
+            "lease_expires_at" => &self.lease_expires_at,
+            "extended" => &self.extended,
+            "fate" => &self.fate,
+            "reports" => &self.reports,
+            "result" => &self.result,
+            "result_content_type" => &self.result_content_type,
+            "result_sha256" => &self.result_sha256,
+            "result_size" => &self.result_size,
+            "result_truncated" => &self.result_truncated,
+            "pruned" => &self.pruned,
+            "provenance" => &self.provenance,
+            "settled_at" => &self.settled_at,
+            "downstream_ref" => &self.downstream_ref,
+            "downstream_key" => &self.downstream_key,
+            "needs_attention" => &self.needs_attention,
+            "conflict" => &self.conflict,
+            "details" => &self.details,
+            "expected" => &self.expected,
+            "orphans_seen" => &self.orphans_seen,
+            "policy" => &self.policy,
+            "decided_at" => &self.decided_at,
+            "created" => &self.created,
+            "granted" => &self.granted,
+            "leased" => &self.leased,
+            "settled" => &self.settled,
+            unknown => unreachable!("no column is called {unknown}"),
+        }
     }
 }
 

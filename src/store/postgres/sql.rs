@@ -9,57 +9,33 @@
 /// waited for and then counts as present; it is read by a statement of its own, since this one's
 /// snapshot cannot see it.
 pub(super) fn write() -> String {
-    let inserted = COLUMNS.iter().map(|column| column.name).collect::<Vec<_>>().join(", ");
-    let insert_values = COLUMNS
-        .iter()
-        .map(|column| match column.stamp {
-            Some(stamp) => stamped(column.name, stamp),
-            None => format!("w.{}", column.name),
-        })
-        .collect::<Vec<_>>()
-        .join(", ");
-    let assignments = COLUMNS
-        .iter()
-        .filter(|column| column.changes)
-        .map(|column| match column.stamp {
-            Some(stamp) => format!("{} = {}", column.name, stamped(column.name, stamp)),
-            None => format!("{0} = w.{0}", column.name),
-        })
-        .collect::<Vec<_>>()
-        .join(", ");
-    let arrays = COLUMNS
-        .iter()
-        .map(|column| column.sql_type)
-        .chain(GUARDS.iter().map(|(_, sql_type)| *sql_type))
-        .enumerate()
-        .map(|(index, sql_type)| format!("${}::{sql_type}[]", index + 1))
-        .collect::<Vec<_>>()
-        .join(", ");
-    let names = COLUMNS
-        .iter()
-        .map(|column| column.name)
-        .chain(GUARDS.iter().map(|(name, _)| *name))
-        .collect::<Vec<_>>()
-        .join(", ");
-    let events = COLUMNS.len() + GUARDS.len();
+    let new = Source::new("n", 1, &NEW_GUARDS, |column| column.inserted);
+    let changed = Source::new("c", new.next, &CHANGE_GUARDS, |column| column.replaced);
+    let inserted = join(new.columns(), |column| column.name.to_owned());
+    let values = join(new.columns(), |column| column.value("n"));
+    let assignments = join(changed.columns().filter(|column| column.name != "id"), |column| {
+        format!("{} = {}", column.name, column.value("c"))
+    });
+    let event = changed.next;
     format!(
         "WITH policy AS (SELECT version FROM active_policy),
-        w AS (SELECT * FROM unnest({arrays}) AS w({names})),
+        n AS (SELECT * FROM {}),
+        c AS (SELECT * FROM {}),
         e AS (SELECT * FROM unnest(${}::uuid[], ${}::bytea[], ${}::text[]) AS e(id, digest, fact)),
         inserted AS (
             INSERT INTO intents ({inserted})
-            SELECT {insert_values} FROM w, policy
-            WHERE w.expected IS NULL AND w.policy = policy.version
-              AND (w.orphans_seen OR NOT EXISTS (
-                  SELECT FROM orphan_facts o WHERE o.id = w.id AND o.namespace = w.namespace))
-            ORDER BY w.id
+            SELECT {values} FROM n, policy
+            WHERE n.policy = policy.version
+              AND (n.orphans_seen OR NOT EXISTS (
+                  SELECT FROM orphan_facts o WHERE o.id = n.id AND o.namespace = n.namespace))
+            ORDER BY n.id
             ON CONFLICT (id) DO NOTHING
             RETURNING id),
         replaced AS (
             UPDATE intents i SET {assignments}
-            FROM w, policy
-            WHERE i.id = w.id AND i.version = w.expected
-              AND (w.policy IS NULL OR w.policy = policy.version)
+            FROM c, policy
+            WHERE i.id = c.id AND i.version = c.expected
+              AND (c.policy IS NULL OR c.policy = policy.version)
             RETURNING i.id),
         written AS (SELECT id FROM inserted UNION ALL SELECT id FROM replaced),
         kept AS (
@@ -67,15 +43,49 @@ pub(super) fn write() -> String {
             SELECT e.id, e.digest, now(), e.fact FROM e JOIN written USING (id)
             ON CONFLICT (id, digest) DO NOTHING)
         SELECT now(), policy.version, array(SELECT id FROM written) FROM policy",
-        events + 1,
-        events + 2,
-        events + 3,
+        new.unnest,
+        changed.unnest,
+        event,
+        event + 1,
+        event + 2,
     )
 }
 
-/// A time that the decision set is shifted to the clock of the write.
-fn stamped(name: &str, stamp: &str) -> String {
-    format!("w.{name} + CASE WHEN w.{stamp} THEN now() - w.decided_at ELSE interval '0' END")
+/// Rows that arrive as arrays, one for each column and guard.
+struct Source {
+    unnest: String,
+    /// The number of the first parameter after these.
+    next: usize,
+    takes: fn(&Column) -> bool,
+}
+
+impl Source {
+    fn new(
+        name: &str,
+        first: usize,
+        guards: &[(&'static str, &'static str)],
+        takes: fn(&Column) -> bool,
+    ) -> Self {
+        let columns = COLUMNS.iter().filter(|column| takes(column));
+        let fields: Vec<(&str, &str)> = columns
+            .map(|column| (column.name, column.sql_type))
+            .chain(guards.iter().copied())
+            .collect();
+        let arrays = join(fields.iter().zip(first..), |((_, sql_type), number)| {
+            format!("${number}::{sql_type}[]")
+        });
+        let names = join(fields.iter(), |(name, _)| (*name).to_owned());
+        let unnest = format!("unnest({arrays}) AS {name}({names})");
+        Self { unnest, next: first + fields.len(), takes }
+    }
+
+    fn columns(&self) -> impl Iterator<Item = &'static Column> {
+        COLUMNS.iter().filter(|column| (self.takes)(column))
+    }
+}
+
+fn join<T>(items: impl Iterator<Item = T>, text: impl Fn(T) -> String) -> String {
+    items.map(text).collect::<Vec<_>>().join(", ")
 }
 
 /// The columns that a row is read from.
@@ -87,24 +97,51 @@ pub(super) fn select(condition: &str) -> String {
 /// One column of `intents`.
 pub(super) struct Column {
     pub(super) name: &'static str,
-    pub(super) sql_type: &'static str,
-    /// Whether a replacement may change it.
-    changes: bool,
+    sql_type: &'static str,
+    /// Whether a new row brings it; if not, it has the table's default.
+    pub(super) inserted: bool,
+    /// Whether a replacement brings it.
+    pub(super) replaced: bool,
     /// The flag that says whether its time is the write's.
     stamp: Option<&'static str>,
 }
 
+impl Column {
+    /// Its value from `source`; a time that the decision set is shifted to the clock of the write.
+    fn value(&self, source: &str) -> String {
+        let name = self.name;
+        match self.stamp {
+            Some(stamp) => format!(
+                "{source}.{name} + CASE WHEN {source}.{stamp} THEN now() - {source}.decided_at \
+                 ELSE interval '0' END"
+            ),
+            None => format!("{source}.{name}"),
+        }
+    }
+
+    const fn stamped_by(self, stamp: &'static str) -> Self {
+        Self { stamp: Some(stamp), ..self }
+    }
+}
+
+/// Written once, with the row.
 const fn fixed(name: &'static str, sql_type: &'static str) -> Column {
-    Column { name, sql_type, changes: false, stamp: None }
+    Column { name, sql_type, inserted: true, replaced: false, stamp: None }
 }
 
+/// Written with the row and by every change.
 const fn changing(name: &'static str, sql_type: &'static str) -> Column {
-    Column { name, sql_type, changes: true, stamp: None }
+    Column { name, sql_type, inserted: true, replaced: true, stamp: None }
 }
 
-/// In the order of the parameters; `parameters.rs` has the same order.
+/// Absent, or false, until something has happened to the row.
+const fn later(name: &'static str, sql_type: &'static str) -> Column {
+    Column { name, sql_type, inserted: false, replaced: true, stamp: None }
+}
+
+/// In the order of the parameters; `Batch::column` in `parameters.rs` knows each by its name.
 pub(super) const COLUMNS: [Column; 37] = [
-    fixed("id", "uuid"),
+    changing("id", "uuid"),
     changing("version", "int4"),
     fixed("key", "bytea"),
     fixed("key_basis", "int2"),
@@ -117,44 +154,47 @@ pub(super) const COLUMNS: [Column; 37] = [
     fixed("run_id", "text"),
     fixed("step_id", "text"),
     fixed("tool_call_id", "text"),
-    Column { name: "created_at", sql_type: "timestamptz", changes: false, stamp: Some("created") },
+    fixed("created_at", "timestamptz").stamped_by("created"),
     changing("state", "int2"),
     changing("attempt", "int4"),
     changing("attempt_id", "uuid"),
     changing("caller", "text"),
     changing("granted_on", "int2"),
-    Column { name: "granted_at", sql_type: "timestamptz", changes: true, stamp: Some("granted") },
-    Column {
-        name: "lease_expires_at",
-        sql_type: "timestamptz",
-        changes: true,
-        stamp: Some("leased"),
-    },
-    changing("extended", "bool"),
+    changing("granted_at", "timestamptz").stamped_by("granted"),
+    changing("lease_expires_at", "timestamptz").stamped_by("leased"),
+    later("extended", "bool"),
     changing("fate", "int2"),
-    changing("reports", "bytea"),
-    changing("result", "bytea"),
-    changing("result_content_type", "text"),
-    changing("result_sha256", "bytea"),
-    changing("result_size", "int8"),
-    changing("result_truncated", "bool"),
-    changing("pruned", "bool"),
-    changing("provenance", "int2"),
-    Column { name: "settled_at", sql_type: "timestamptz", changes: true, stamp: Some("settled") },
-    changing("downstream_ref", "text"),
-    changing("downstream_key", "bytea"),
+    later("reports", "bytea"),
+    later("result", "bytea"),
+    later("result_content_type", "text"),
+    later("result_sha256", "bytea"),
+    later("result_size", "int8"),
+    later("result_truncated", "bool"),
+    later("pruned", "bool"),
+    later("provenance", "int2"),
+    later("settled_at", "timestamptz").stamped_by("settled"),
+    later("downstream_ref", "text"),
+    later("downstream_key", "bytea"),
     changing("needs_attention", "bool"),
-    changing("conflict", "bool"),
+    later("conflict", "bool"),
     changing("details", "text"),
 ];
 
-/// What travels beside the columns: what must hold, and which times are the write's.
-pub(super) const GUARDS: [(&str, &str); 8] = [
-    ("expected", "int4"),
+/// What travels beside new rows: what must hold, and which times are the write's.
+pub(super) const NEW_GUARDS: [(&str, &str); 6] = [
     ("orphans_seen", "bool"),
     ("policy", "int4"),
     ("decided_at", "timestamptz"),
     ("created", "bool"),
+    ("granted", "bool"),
+    ("leased", "bool"),
+];
+
+/// What travels beside changed rows.
+pub(super) const CHANGE_GUARDS: [(&str, &str); 6] = [
+    ("expected", "int4"),
+    ("policy", "int4"),
+    ("decided_at", "timestamptz"),
     ("granted", "bool"),
     ("leased", "bool"),
     ("settled", "bool"),

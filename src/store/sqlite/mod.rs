@@ -42,6 +42,18 @@ impl SqliteStore {
     pub fn open(path: &str) -> Result<Self, OpenError> {
         let mut connection = connect(path)?;
         schema::migrate(&mut connection)?;
+        Self::over(connection)
+    }
+
+    /// Opens a file that is there and has this program's schema; makes and migrates nothing.
+    pub fn open_as_is(path: &str) -> Result<Self, OpenError> {
+        let connection = file(path, OpenFlags::empty())?;
+        // Before any setting: the file may be somebody else's.
+        schema::check(&connection)?;
+        Self::over(settle(connection)?)
+    }
+
+    fn over(mut connection: Connection) -> Result<Self, OpenError> {
         let (jobs, queue) = std::sync::mpsc::channel::<Job>();
         let thread = thread::Builder::new()
             .name("sqlite".to_owned())
@@ -86,16 +98,24 @@ pub fn migrate(path: &str) -> Result<(u32, u32), OpenError> {
 }
 
 fn connect(path: &str) -> Result<Connection, OpenError> {
-    let unavailable =
-        |error: rusqlite::Error| OpenError::Store(StoreError::Unavailable(error.into()));
+    settle(file(path, OpenFlags::SQLITE_OPEN_CREATE)?)
+}
+
+fn unavailable(error: rusqlite::Error) -> OpenError {
+    OpenError::Store(StoreError::Unavailable(error.into()))
+}
+
+fn file(path: &str, more: OpenFlags) -> Result<Connection, OpenError> {
     if path.is_empty() || path.contains('\0') {
         return Err(OpenError::Address(format!("sqlite:{path}")));
     }
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
-        | OpenFlags::SQLITE_OPEN_CREATE
-        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | more;
     let connection = Connection::open_with_flags(Path::new(path), flags).map_err(unavailable)?;
     connection.busy_timeout(BUSY_WAIT_MAX).map_err(unavailable)?;
+    Ok(connection)
+}
+
+fn settle(connection: Connection) -> Result<Connection, OpenError> {
     connection
         .execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;")
         .map_err(unavailable)?;
@@ -290,8 +310,8 @@ impl Store for SqliteStore {
                          WHERE id = ?1",
                     )
                     .and_then(|mut statement| {
-                        let repeats = i64::try_from(touch.repeats).unwrap_or(i64::MAX);
-                        statement.execute(params![touch.id, repeats, at])
+                        let replays = i64::try_from(touch.replays).unwrap_or(i64::MAX);
+                        statement.execute(params![touch.id, replays, at])
                     })
                     .map_err(nothing_written)?;
             }

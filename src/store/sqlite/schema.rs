@@ -37,6 +37,19 @@ pub(super) fn migrate(connection: &mut Connection) -> Result<(u32, u32), OpenErr
     Ok((before, version(connection).map_err(unreadable)?))
 }
 
+/// Refuses a schema that is older or newer than this program.
+pub(super) fn check(connection: &Connection) -> Result<(), OpenError> {
+    let found = version(connection)
+        .map_err(|error| OpenError::Store(StoreError::Unavailable(error.into())))?;
+    let needed = u32::try_from(MIGRATIONS.len()).unwrap_or(u32::MAX);
+    let remedy = if found < needed {
+        "run `intent-ledger migrate --store URL`, or let `intent-ledger serve` do it"
+    } else {
+        "run the newer version of intent-ledger that migrated it"
+    };
+    if found == needed { Ok(()) } else { Err(OpenError::Schema { found, needed, remedy }) }
+}
+
 fn version(connection: &Connection) -> rusqlite::Result<u32> {
     let there = connection
         .prepare("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?1")?

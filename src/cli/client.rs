@@ -1,0 +1,230 @@
+//! What every command that talks to a server shares: its flags, the connection, the errors.
+
+use std::{collections::BTreeMap, error::Error, fmt, time::Duration};
+
+use clap::Args;
+use http::Uri;
+use serde::Serialize;
+use tonic::{
+    Request, Status,
+    transport::{Channel, Endpoint},
+};
+use tonic_types::StatusExt;
+
+use super::{
+    answer::Answer,
+    output::{self, plain},
+};
+use crate::proto::v1::{
+    intent_ledger_service_client::IntentLedgerServiceClient as LedgerClient,
+    intent_operations_service_client::IntentOperationsServiceClient as OperationsClient,
+};
+
+/// Enough for any page of intents; a policy may allow results far over the default of gRPC.
+const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
+
+/// Which server, and how its answers are printed.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Common options")]
+pub(super) struct ClientFlags {
+    /// The server's gRPC address
+    #[arg(long, env = "INTENT_LEDGER_SERVER", value_name = "URL", value_parser = server,
+          default_value = "http://127.0.0.1:7070", hide_env_values = true)]
+    server: Uri,
+
+    /// The tenant; may be left out where there is only one
+    #[arg(
+        long,
+        env = "INTENT_LEDGER_NAMESPACE",
+        value_name = "NAME",
+        default_value = "",
+        hide_default_value = true,
+        hide_env_values = true
+    )]
+    pub(super) namespace: String,
+
+    /// How long to wait for the answer
+    #[arg(long, value_name = "SPAN", default_value = "10s",
+          value_parser = humantime::parse_duration)]
+    timeout: Duration,
+
+    /// Print one JSON object an answer, with the field names of the proto files
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+fn server(text: &str) -> Result<Uri, String> {
+    let url = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
+    let uri: Uri = url.parse().map_err(|error| format!("{error}"))?;
+    match (uri.scheme_str(), uri.host()) {
+        (Some("http"), Some(_)) => Ok(uri),
+        (Some("https"), _) => Err("this version has no TLS yet; use http://".to_owned()),
+        _ => Err("expected http://HOST:PORT".to_owned()),
+    }
+}
+
+/// A connection to a server.
+pub(super) struct Server {
+    pub(super) ledger: LedgerClient<Channel>,
+    pub(super) operations: OperationsClient<Channel>,
+}
+
+impl ClientFlags {
+    /// Connects and lets `talk` do the rest; the exit status. With `--json` an error of the server
+    /// is printed here; any other goes to whoever prints errors.
+    pub(super) fn run(
+        &self,
+        talk: impl AsyncFnOnce(&mut Server) -> anyhow::Result<()>,
+    ) -> anyhow::Result<u8> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let outcome = runtime.block_on(async { talk(&mut self.connect().await?).await });
+        match outcome.map_err(anyhow::Error::downcast::<CallError>) {
+            Ok(()) => Ok(0),
+            Err(Ok(error)) if self.json => {
+                output::write(&output::line(&ErrorObject { error: &error })?)?;
+                Ok(1)
+            }
+            Err(Ok(error)) => Err(error.into()),
+            Err(Err(other)) => Err(other),
+        }
+    }
+
+    async fn connect(&self) -> Result<Server, CallError> {
+        let endpoint = Endpoint::from(self.server.clone()).connect_timeout(self.timeout);
+        let channel = endpoint.connect().await.map_err(|error| self.unreachable(&error))?;
+        Ok(Server {
+            ledger: LedgerClient::new(channel.clone()).max_decoding_message_size(ANSWER_BYTES_MAX),
+            operations: OperationsClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX),
+        })
+    }
+
+    fn unreachable(&self, error: &dyn Error) -> CallError {
+        let mut cause = error;
+        while let Some(deeper) = cause.source() {
+            cause = deeper;
+        }
+        let message = format!(
+            "failed to reach the server at {}: {cause}; is it running? `intent-ledger serve` \
+             starts one, and --server names another",
+            self.server.to_string().trim_end_matches('/')
+        );
+        CallError { code: "UNAVAILABLE".to_owned(), message, ..CallError::default() }
+    }
+
+    /// A request with the deadline of the flags.
+    pub(super) fn request<T>(&self, message: T) -> Request<T> {
+        self.waiting_request(message, Duration::ZERO)
+    }
+
+    /// A request that the server may sit on for `wait` before the deadline begins to count.
+    pub(super) fn waiting_request<T>(&self, message: T, wait: Duration) -> Request<T> {
+        let mut request = Request::new(message);
+        request.set_timeout(self.timeout.saturating_add(wait));
+        request
+    }
+
+    /// Prints an answer.
+    pub(super) fn print(&self, answer: &impl Answer) -> anyhow::Result<()> {
+        let text =
+            if self.json { output::line(answer)? } else { answer.text(output::Paint::stdout()) };
+        output::write(&text)
+    }
+}
+
+/// What the server said instead of an answer, or why it said nothing.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct CallError {
+    code: String,
+    reason: String,
+    message: String,
+    metadata: BTreeMap<String, String>,
+    violations: Vec<FieldViolation>,
+}
+
+#[derive(Debug, Serialize)]
+struct FieldViolation {
+    field: String,
+    description: String,
+}
+
+#[derive(Serialize)]
+struct ErrorObject<'a> {
+    error: &'a CallError,
+}
+
+impl CallError {
+    /// Whether the server may have done what it was asked all the same.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        matches!(self.code.as_str(), "DEADLINE_EXCEEDED" | "INTERNAL" | "UNAVAILABLE" | "UNKNOWN")
+    }
+
+    /// Adds what the caller needs to go on.
+    pub(super) fn with(mut self, name: &str, value: &str) -> Self {
+        self.metadata.insert(name.to_owned(), value.to_owned());
+        self
+    }
+}
+
+impl From<Status> for CallError {
+    fn from(status: Status) -> Self {
+        let details = status.get_error_details();
+        let (reason, metadata) = details
+            .error_info()
+            .map(|info| (info.reason.clone(), info.metadata.clone().into_iter().collect()))
+            .unwrap_or_default();
+        let violations = details.bad_request().map_or_else(Vec::new, |request| {
+            let named = request.field_violations.iter();
+            named
+                .map(|it| FieldViolation {
+                    field: it.field.clone(),
+                    description: it.description.clone(),
+                })
+                .collect()
+        });
+        let mut code = screaming(&format!("{:?}", status.code()));
+        let mut message = status.message().to_owned();
+        // Nobody here cancels: it is how the library says that the deadline has passed.
+        if code == "CANCELLED" && reason.is_empty() {
+            code = "DEADLINE_EXCEEDED".to_owned();
+            message = "no answer within the time of --timeout".to_owned();
+        }
+        Self { code, reason, message, metadata, violations }
+    }
+}
+
+impl Error for CallError {}
+
+impl fmt::Display for CallError {
+    /// The reason and the text; then, one a line, what else is known.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { code, reason, message, metadata, violations } = self;
+        let word = if reason.is_empty() { code } else { reason };
+        write!(f, "{}: {}", plain(word), plain(message))?;
+        if let Some(next) = metadata.get("nextAction") {
+            write!(f, " (next: {})", plain(next))?;
+        }
+        for FieldViolation { field, description } in violations {
+            if *message != format!("{field}: {description}") {
+                write!(f, "\n  {}: {}", plain(field), plain(description))?;
+            }
+        }
+        for (name, value) in metadata {
+            if name != "nextAction" && name != "model_message" {
+                write!(f, "\n  {}: {}", plain(name), plain(value))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `FailedPrecondition` as gRPC writes it.
+fn screaming(camel: &str) -> String {
+    let mut words = String::new();
+    for letter in camel.chars() {
+        if letter.is_uppercase() && !words.is_empty() {
+            words.push('_');
+        }
+        words.extend(letter.to_uppercase());
+    }
+    words
+}

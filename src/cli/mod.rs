@@ -1,0 +1,109 @@
+//! The command line: one file per subcommand; beside them what the commands share.
+//!
+//! - `client`: flags, connection and errors of all that talk to a server
+//! - `identity`, `input`: what people type
+//! - `answer`, `table`, `json`, `output`: what people and programs read
+
+mod answer;
+mod begin;
+mod client;
+mod complete;
+mod completions;
+mod config;
+mod demo;
+mod doctor;
+mod extend;
+mod fail;
+mod identity;
+mod input;
+mod json;
+mod list;
+mod lookup;
+mod migrate;
+mod output;
+mod policy;
+mod policy_explain;
+mod resolve;
+mod serve;
+mod table;
+
+use clap::{Parser, Subcommand};
+
+const EXAMPLE: &str = "\
+Try it, with the server in one terminal and the calls in another:
+  $ intent-ledger serve
+  $ intent-ledger begin send_email --run run-1 --business-id order=8812
+  $ intent-ledger complete KEY --attempt ID --result sent
+  $ intent-ledger begin send_email --run run-1 --business-id order=8812
+
+Exit status: 0 done, 1 the server or the store said no, 64 bad usage.";
+
+/// Makes it safe for AI agents to repeat themselves: ask the ledger before every effect.
+#[derive(Debug, Parser)]
+#[command(name = "intent-ledger", version, propagate_version = true, after_help = EXAMPLE)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the server
+    Serve(Box<crate::config::ServeFlags>),
+    /// See what it is for: one mail that is sent 18 times, and once with the ledger
+    Demo(demo::DemoFlags),
+    /// Ask whether the effect of a call may happen now
+    Begin(Box<begin::BeginFlags>),
+    /// Report that the effect happened
+    Complete(Box<complete::CompleteFlags>),
+    /// Report that the effect did not happen, or that nobody knows
+    Fail(Box<fail::FailFlags>),
+    /// Keep the right to execute for longer
+    Extend(Box<extend::ExtendFlags>),
+    /// Show one intent, or wait for it to change
+    Lookup(Box<lookup::LookupFlags>),
+    /// List intents, the newest first
+    List(Box<list::ListFlags>),
+    /// Settle by a person's word what nothing else can settle
+    Resolve(Box<resolve::ResolveFlags>),
+    /// Check and explain policy files
+    #[command(subcommand)]
+    Policy(policy::PolicyCommand),
+    /// Bring the schema of a store up to this version
+    Migrate(migrate::MigrateFlags),
+    /// Examine a store: durability, schema, clock, what is left open
+    Doctor(doctor::DoctorFlags),
+    /// Print the configuration file with every default
+    Config,
+    /// Print completions for a shell
+    Completions(completions::CompletionsFlags),
+}
+
+/// Runs the command that the arguments name; the process's exit status.
+pub fn run(cli: Cli) -> anyhow::Result<u8> {
+    match cli.command {
+        Command::Serve(flags) => serve::run(*flags),
+        Command::Demo(flags) => demo::run(&flags),
+        Command::Begin(flags) => begin::run(&flags),
+        Command::Complete(flags) => complete::run(&flags),
+        Command::Fail(flags) => fail::run(&flags),
+        Command::Extend(flags) => extend::run(&flags),
+        Command::Lookup(flags) => lookup::run(&flags),
+        Command::List(flags) => list::run(&flags),
+        Command::Resolve(flags) => resolve::run(&flags),
+        Command::Policy(command) => policy::run(&command),
+        Command::Migrate(flags) => migrate::run(&flags),
+        Command::Doctor(flags) => doctor::run(&flags),
+        Command::Config => config::run(),
+        Command::Completions(flags) => completions::run(&flags),
+    }
+}
+
+/// The exit status of an error: 64 for what is wrong with the command line or the configuration,
+/// 1 for what the server or the store said.
+pub fn exit_status(error: &anyhow::Error) -> u8 {
+    use crate::{config::ConfigError, store::OpenError};
+    let bad_address =
+        error.downcast_ref().is_some_and(|error| matches!(error, OpenError::Address(_)));
+    if error.is::<ConfigError>() || error.is::<input::UsageError>() || bad_address { 64 } else { 1 }
+}

@@ -1,0 +1,228 @@
+//! `policy explain`: what a policy makes of one sample call.
+
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::{
+    identity::IdentityFlags,
+    input,
+    output::{self, Lines, Paint},
+    policy,
+};
+use crate::{
+    domain::{
+        attempt::GrantedOn,
+        decision::{Decision, ExecuteReason, RefuseReason},
+        tool::Class,
+    },
+    ledger::DEFAULT_NAMESPACE,
+    policy::{
+        Policy,
+        explain::{ExplainError, Explanation, Sample, explain},
+    },
+};
+
+const EXAMPLE: &str = "\
+The call is explained as one that nobody has made before. No server is needed.
+
+Example:
+  $ echo '{\"order_id\":8812,\"template\":\"paid\",\"to\":\"ada@example.com\"}' |
+      intent-ledger policy explain examples/policy.toml send_email - --run run-1";
+
+/// Flags of `policy explain`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLE)]
+pub(super) struct ExplainFlags {
+    /// The policy file
+    file: String,
+
+    /// The tool that is called
+    tool: String,
+
+    /// A file with the arguments of the call, a JSON object; - for standard input
+    #[arg(value_name = "ARGS.json")]
+    args: String,
+
+    /// The tenant
+    #[arg(long, env = "INTENT_LEDGER_NAMESPACE", value_name = "NAME",
+          default_value = DEFAULT_NAMESPACE, hide_env_values = true)]
+    namespace: String,
+
+    #[command(flatten)]
+    identity: IdentityFlags,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// An explanation as it is printed.
+#[derive(Serialize)]
+struct Explained {
+    decision: &'static str,
+    reason: Option<&'static str>,
+    class: &'static str,
+    listed: bool,
+    key: Option<String>,
+    key_basis: Option<&'static str>,
+    fingerprint: Option<String>,
+    downstream_key: Option<String>,
+    lease: Option<String>,
+    lease_max: String,
+    max_attempts: u32,
+    downstream_deduplicates: Option<String>,
+    retention: String,
+    check_with: Option<String>,
+    warnings: Vec<&'static str>,
+}
+
+#[derive(Serialize)]
+struct ErrorObject {
+    error: Refusal,
+}
+
+#[derive(Serialize)]
+struct Refusal {
+    reason: &'static str,
+    message: String,
+}
+
+pub(super) fn run(flags: &ExplainFlags) -> anyhow::Result<u8> {
+    let arguments_json = input::file_text("ARGS.json", &flags.args)?;
+    let policy = match Policy::from_text(&input::file_text("FILE", &flags.file)?) {
+        Ok(policy) => policy,
+        Err(error) if flags.json => {
+            let message = policy::mistakes(&flags.file, &error).trim_end().to_owned();
+            return refuse("POLICY_INVALID", message);
+        }
+        Err(error) => {
+            eprint!("{}", policy::mistakes(&flags.file, &error));
+            return Ok(1);
+        }
+    };
+    let sample = Sample {
+        namespace: &flags.namespace,
+        tool: &flags.tool,
+        run_id: &flags.identity.run,
+        step_id: &flags.identity.step,
+        idempotency_key: &flags.identity.idempotency_key,
+        business_ids: &input::map("--business-id", &flags.identity.business_id)?,
+        arguments_json: &arguments_json,
+    };
+    let explained = match explain(&policy, &sample) {
+        Ok(explanation) => explained(explanation),
+        Err(error) => {
+            let (reason, message) = (reason(&error), format!("{:#}", anyhow::Error::from(error)));
+            if flags.json {
+                return refuse(reason, message);
+            }
+            eprintln!("intent-ledger: {reason}: {}", output::plain(&message));
+            return Ok(1);
+        }
+    };
+    let text = if flags.json { output::line(&explained)? } else { text(&explained) };
+    output::write(&text)?;
+    Ok(0)
+}
+
+fn refuse(reason: &'static str, message: String) -> anyhow::Result<u8> {
+    output::write(&output::line(&ErrorObject { error: Refusal { reason, message } })?)?;
+    Ok(1)
+}
+
+fn explained(explanation: Explanation) -> Explained {
+    let Explanation { rule, decision, identity, downstream_key, lease, warnings } = explanation;
+    let (decision, reason) = words(&decision);
+    Explained {
+        decision,
+        reason,
+        class: class(rule.class),
+        listed: rule.listed,
+        key: identity.map(|identity| identity.key.to_string()),
+        key_basis: identity.map(|identity| identity.basis.as_str()),
+        fingerprint: identity.map(|identity| identity.fingerprint.to_string()),
+        downstream_key,
+        lease: lease.map(seconds),
+        lease_max: seconds(rule.lease_max),
+        max_attempts: if rule.retry_failed { rule.max_attempts } else { 1 },
+        downstream_deduplicates: rule.downstream.dedup_window.map(seconds),
+        retention: seconds(rule.retention),
+        check_with: rule.check_with.clone(),
+        warnings,
+    }
+}
+
+fn text(it: &Explained) -> String {
+    let mut lines = Lines::default();
+    let reason = it.reason.map(|reason| format!(" {reason}")).unwrap_or_default();
+    lines.add_word("decision", format!("{}{reason}", it.decision));
+    let unlisted = if it.listed { "" } else { " (the policy has no section for this tool)" };
+    lines.add("class", format!("{}{unlisted}", it.class));
+    let mut some = |name, value: Option<&str>| lines.add(name, value.unwrap_or_default());
+    some("key", it.key.as_deref());
+    some("key basis", it.key_basis);
+    some("fingerprint", it.fingerprint.as_deref());
+    some("downstream key", it.downstream_key.as_deref());
+    some("lease", it.lease.as_deref());
+    some("deduplicated for", it.downstream_deduplicates.as_deref());
+    some("check with", it.check_with.as_deref());
+    if it.key.is_some() {
+        lines.add("attempts", format!("at most {}", it.max_attempts));
+        lines.add("result kept for", &it.retention);
+    }
+    lines.add("warnings", it.warnings.join(" "));
+    lines.render(Paint::stdout())
+}
+
+fn seconds(span: Duration) -> String {
+    prost_types::Duration::try_from(span).map(|span| span.to_string()).unwrap_or_default()
+}
+
+fn class(class: Class) -> &'static str {
+    match class {
+        Class::ReadOnly => "read_only",
+        Class::Idempotent => "idempotent",
+        Class::Effectful => "effectful",
+    }
+}
+
+/// A decision on a call that nobody has made before, in words of the contract.
+fn words(decision: &Decision) -> (&'static str, Option<&'static str>) {
+    match decision {
+        Decision::Execute { reason: ExecuteReason::Granted(GrantedOn::New), .. } => {
+            ("EXECUTE", Some("NEW"))
+        }
+        Decision::NotRecorded => ("EXECUTE", Some("NOT_RECORDED")),
+        Decision::AwaitApproval { .. } => ("AWAIT_APPROVAL", Some("APPROVAL_REQUIRED")),
+        Decision::WeakKey => ("INVALID_ARGUMENT", Some("WEAK_KEY")),
+        Decision::Refuse { reason } => ("REFUSE", Some(refused(*reason))),
+        // These are about a row, and there is none.
+        Decision::Execute { .. } => ("EXECUTE", None),
+        Decision::Replay { .. } => ("REPLAY", None),
+        Decision::Hold { .. } => ("HOLD", None),
+        Decision::ParametersChanged { .. } => ("FAILED_PRECONDITION", None),
+    }
+}
+
+fn refused(reason: RefuseReason) -> &'static str {
+    match reason {
+        RefuseReason::FailedFinal => "FAILED_FINAL",
+        RefuseReason::Denied => "DENIED",
+        RefuseReason::ToolNotListed => "TOOL_NOT_LISTED",
+        RefuseReason::ToolHalted => "TOOL_HALTED",
+        RefuseReason::RunLimit => "RUN_LIMIT",
+        RefuseReason::LookAlikeLimit => "LOOK_ALIKE_LIMIT",
+    }
+}
+
+/// The reason that the server would give.
+fn reason(error: &ExplainError) -> &'static str {
+    match error {
+        ExplainError::Name { .. } => "NAME_INVALID",
+        ExplainError::Arguments(error) => error.reason(),
+        ExplainError::NotAnObject => "ARGUMENTS_NOT_OBJECT",
+        ExplainError::Identity(error) => error.reason(),
+    }
+}

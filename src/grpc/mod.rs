@@ -1,0 +1,12 @@
+//! The public face: decode, call the ledger, encode.
+
+mod convert;
+mod deadline;
+mod service;
+mod session;
+mod status;
+
+pub use service::{LedgerService, OperationsService};
+
+/// The largest request that is read: a result over the policy's size still gets its answer.
+pub const REQUEST_BYTES_MAX: usize = 16 * 1024 * 1024;

@@ -1,0 +1,271 @@
+//! The two services: decode, call the ledger, encode.
+
+use std::{pin::Pin, sync::Arc};
+
+use futures::Stream;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::{
+    convert::{self, Viewer},
+    deadline, session,
+    status::{not_served, status},
+};
+use crate::{
+    clock::Deadline,
+    domain::{event::Event, intent::Intent},
+    ledger::{Ledger, LedgerError},
+    proto::v1::{
+        self, intent_ledger_service_server::IntentLedgerService,
+        intent_operations_service_server::IntentOperationsService,
+    },
+};
+
+/// Calls that may be under way at once: past that, a caller is told at once rather than after its
+/// own deadline. Waiting Lookups do not count, they hold nothing.
+const CALLS_MAX: usize = 16_384;
+
+pub(super) type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+/// What agents and orchestrators call.
+#[derive(Clone)]
+pub struct LedgerService {
+    ledger: Arc<Ledger>,
+    calls: Arc<Semaphore>,
+    draining: CancellationToken,
+}
+
+impl LedgerService {
+    /// The service over `ledger`; sessions end once `draining` is cancelled.
+    pub fn new(ledger: Arc<Ledger>, draining: CancellationToken) -> Self {
+        Self { ledger, calls: Arc::new(Semaphore::new(CALLS_MAX)), draining }
+    }
+
+    fn admit(&self) -> Result<SemaphorePermit<'_>, Status> {
+        self.calls.try_acquire().map_err(|_| status(&LedgerError::QueueFull))
+    }
+
+    pub(super) fn draining(&self) -> &CancellationToken {
+        &self.draining
+    }
+
+    pub(super) async fn do_begin(
+        &self,
+        request: v1::BeginRequest,
+        deadline: Deadline,
+    ) -> Result<v1::BeginResponse, Status> {
+        let _permit = self.admit()?;
+        let request = convert::begin_request(request).map_err(refuse)?;
+        let answer = self.ledger.begin(request, deadline).await.map_err(refuse)?;
+        Ok(convert::begin_response(answer, |intent: &Intent| self.ledger.expires_at(intent)))
+    }
+
+    pub(super) async fn do_complete(
+        &self,
+        request: v1::CompleteRequest,
+        deadline: Deadline,
+    ) -> Result<v1::CompleteResponse, Status> {
+        let _permit = self.admit()?;
+        let viewer = Viewer::of(&request.attempt_id);
+        let request = convert::complete_request(request);
+        let answer = self.ledger.complete(request, deadline).await.map_err(refuse)?;
+        Ok(v1::CompleteResponse {
+            intent: Some(encode(&self.ledger, answer.intent, viewer, Vec::new())),
+            warnings: words(answer.warnings),
+        })
+    }
+
+    pub(super) async fn do_fail(
+        &self,
+        request: v1::FailRequest,
+        deadline: Deadline,
+    ) -> Result<v1::FailResponse, Status> {
+        let _permit = self.admit()?;
+        let viewer = Viewer::of(&request.attempt_id);
+        let request = convert::fail_request(request).map_err(refuse)?;
+        let answer = self.ledger.fail(request, deadline).await.map_err(refuse)?;
+        Ok(v1::FailResponse {
+            intent: Some(encode(&self.ledger, answer.intent, viewer, Vec::new())),
+            warnings: words(answer.warnings),
+        })
+    }
+
+    pub(super) async fn do_extend(
+        &self,
+        request: v1::ExtendRequest,
+        deadline: Deadline,
+    ) -> Result<v1::ExtendResponse, Status> {
+        let _permit = self.admit()?;
+        let viewer = Viewer::of(&request.attempt_id);
+        let request = convert::extend_request(request).map_err(refuse)?;
+        let answer = self.ledger.extend(request, deadline).await.map_err(refuse)?;
+        let expires_at = self.ledger.expires_at(&answer.intent);
+        Ok(convert::extend_response(answer, expires_at, viewer))
+    }
+
+    pub(super) async fn do_lookup(
+        &self,
+        request: v1::LookupRequest,
+        deadline: Deadline,
+    ) -> Result<v1::LookupResponse, Status> {
+        let request = convert::lookup_request(request).map_err(refuse)?;
+        let answer = self.ledger.lookup(request, deadline).await.map_err(refuse)?;
+        let viewer = Viewer::Attempt(None);
+        Ok(v1::LookupResponse {
+            intent: Some(encode(&self.ledger, answer.intent, viewer, answer.events)),
+        })
+    }
+}
+
+fn encode(ledger: &Ledger, intent: Intent, viewer: Viewer, events: Vec<Event>) -> v1::Intent {
+    let expires_at = ledger.expires_at(&intent);
+    convert::intent(intent, expires_at, viewer, events)
+}
+
+pub(super) fn refuse(error: impl Into<LedgerError>) -> Status {
+    status(&error.into())
+}
+
+fn words(warnings: Vec<&'static str>) -> Vec<String> {
+    warnings.into_iter().map(str::to_owned).collect()
+}
+
+#[tonic::async_trait]
+impl IntentLedgerService for LedgerService {
+    async fn begin(
+        &self,
+        request: Request<v1::BeginRequest>,
+    ) -> Result<Response<v1::BeginResponse>, Status> {
+        let deadline = deadline::of(&request);
+        self.do_begin(request.into_inner(), deadline).await.map(Response::new)
+    }
+
+    async fn complete(
+        &self,
+        request: Request<v1::CompleteRequest>,
+    ) -> Result<Response<v1::CompleteResponse>, Status> {
+        let deadline = deadline::of(&request);
+        self.do_complete(request.into_inner(), deadline).await.map(Response::new)
+    }
+
+    async fn fail(
+        &self,
+        request: Request<v1::FailRequest>,
+    ) -> Result<Response<v1::FailResponse>, Status> {
+        let deadline = deadline::of(&request);
+        self.do_fail(request.into_inner(), deadline).await.map(Response::new)
+    }
+
+    async fn extend(
+        &self,
+        request: Request<v1::ExtendRequest>,
+    ) -> Result<Response<v1::ExtendResponse>, Status> {
+        let deadline = deadline::of(&request);
+        self.do_extend(request.into_inner(), deadline).await.map(Response::new)
+    }
+
+    async fn lookup(
+        &self,
+        request: Request<v1::LookupRequest>,
+    ) -> Result<Response<v1::LookupResponse>, Status> {
+        let deadline = deadline::of(&request);
+        self.do_lookup(request.into_inner(), deadline).await.map(Response::new)
+    }
+
+    type ReconcileStream = Answers<v1::ReconcileResponse>;
+
+    async fn reconcile(
+        &self,
+        _request: Request<v1::ReconcileRequest>,
+    ) -> Result<Response<Self::ReconcileStream>, Status> {
+        Err(not_served("Reconcile (asking the downstream)"))
+    }
+
+    type SessionStream = Answers<v1::SessionResponse>;
+
+    async fn session(
+        &self,
+        request: Request<Streaming<v1::SessionRequest>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
+        let deadline = deadline::of(&request);
+        Ok(Response::new(session::run(self.clone(), request.into_inner(), deadline)))
+    }
+}
+
+/// What people and consoles call.
+pub struct OperationsService {
+    ledger: Arc<Ledger>,
+}
+
+impl OperationsService {
+    /// The service over `ledger`.
+    pub fn new(ledger: Arc<Ledger>) -> Self {
+        Self { ledger }
+    }
+}
+
+#[tonic::async_trait]
+impl IntentOperationsService for OperationsService {
+    async fn list_intents(
+        &self,
+        request: Request<v1::ListIntentsRequest>,
+    ) -> Result<Response<v1::ListIntentsResponse>, Status> {
+        let (request, full) = convert::list_request(request.into_inner()).map_err(refuse)?;
+        let answer = self.ledger.list(request).await.map_err(refuse)?;
+        let mut intents = Vec::with_capacity(answer.intents.len());
+        for intent in answer.intents {
+            let events =
+                if full { self.ledger.events(&intent).await.map_err(refuse)? } else { Vec::new() };
+            let mut encoded = encode(&self.ledger, intent, Viewer::Operator, events);
+            if !full {
+                encoded.result = None;
+            }
+            intents.push(encoded);
+        }
+        Ok(Response::new(v1::ListIntentsResponse {
+            intents,
+            next_page_token: answer.next_page_token,
+        }))
+    }
+
+    async fn list_attempts(
+        &self,
+        _request: Request<v1::ListAttemptsRequest>,
+    ) -> Result<Response<v1::ListAttemptsResponse>, Status> {
+        Err(not_served("ListAttempts (who repeated a call)"))
+    }
+
+    async fn approve_intent(
+        &self,
+        _request: Request<v1::ApproveIntentRequest>,
+    ) -> Result<Response<v1::ApproveIntentResponse>, Status> {
+        Err(not_served("ApproveIntent (approvals)"))
+    }
+
+    async fn deny_intent(
+        &self,
+        _request: Request<v1::DenyIntentRequest>,
+    ) -> Result<Response<v1::DenyIntentResponse>, Status> {
+        Err(not_served("DenyIntent (approvals)"))
+    }
+
+    async fn resolve_intent(
+        &self,
+        request: Request<v1::ResolveIntentRequest>,
+    ) -> Result<Response<v1::ResolveIntentResponse>, Status> {
+        let deadline = deadline::of(&request);
+        let request = convert::resolve_request(request.into_inner()).map_err(refuse)?;
+        let intent = self.ledger.resolve(request, deadline).await.map_err(refuse)?;
+        Ok(Response::new(v1::ResolveIntentResponse {
+            intent: Some(encode(&self.ledger, intent, Viewer::Operator, Vec::new())),
+        }))
+    }
+
+    async fn get_stats(
+        &self,
+        _request: Request<v1::GetStatsRequest>,
+    ) -> Result<Response<v1::GetStatsResponse>, Status> {
+        Err(not_served("GetStats (statistics)"))
+    }
+}

@@ -1,0 +1,95 @@
+//! Session: the same calls, many in flight on one stream.
+//!
+//! Answers come as they are ready. An item's error is its own answer and never ends the stream.
+
+use std::sync::Arc;
+
+use prost::Message;
+use tokio::sync::{Semaphore, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Status, Streaming};
+
+use super::service::{Answers, LedgerService, refuse};
+use crate::{
+    clock::Deadline,
+    ledger::Violation,
+    proto::v1::{SessionRequest, SessionResponse, session_request, session_response},
+};
+
+/// Items of one stream that may be under way. Past that the stream is not read, so that HTTP/2's
+/// flow control holds the sender up instead of our memory growing.
+const ITEMS_MAX: usize = 2048;
+
+/// Answers that may wait for the receiver; what is over keeps its item under way.
+const ANSWERS_MAX: usize = 256;
+
+/// Serves a stream until the caller ends it, its deadline passes, or the server drains.
+pub(super) fn run(
+    service: LedgerService,
+    mut requests: Streaming<SessionRequest>,
+    deadline: Deadline,
+) -> Answers<SessionResponse> {
+    let (answers, stream) = mpsc::channel(ANSWERS_MAX);
+    tokio::spawn(async move {
+        let under_way = Arc::new(Semaphore::new(ITEMS_MAX));
+        loop {
+            let room = Arc::clone(&under_way).acquire_owned();
+            let Ok(room) = room.await else { return };
+            let next = service.draining().run_until_cancelled(requests.message());
+            // The end of the stream, a broken one, or a server that stops: what is under way is
+            // still answered, since its tasks hold the sender.
+            let Some(Ok(Some(request))) = next.await else { return };
+            let service = service.clone();
+            let answers = answers.clone();
+            tokio::spawn(async move {
+                let answer = item(&service, request, deadline).await;
+                answers.send(Ok(answer)).await.ok();
+                drop(room);
+            });
+        }
+    });
+    Box::pin(ReceiverStream::new(stream))
+}
+
+async fn item(
+    service: &LedgerService,
+    request: SessionRequest,
+    deadline: Deadline,
+) -> SessionResponse {
+    use session_request::Item as Asked;
+    use session_response::Item as Answered;
+    let answer = match request.item {
+        Some(Asked::Begin(request)) => {
+            service.do_begin(request, deadline).await.map(Answered::Begin)
+        }
+        Some(Asked::Complete(request)) => {
+            service.do_complete(request, deadline).await.map(Answered::Complete)
+        }
+        Some(Asked::Fail(request)) => service.do_fail(request, deadline).await.map(Answered::Fail),
+        Some(Asked::Extend(request)) => {
+            service.do_extend(request, deadline).await.map(Answered::Extend)
+        }
+        Some(Asked::Lookup(request)) => {
+            service.do_lookup(request, deadline).await.map(Answered::Lookup)
+        }
+        None => Err(refuse(Violation::new(
+            "item",
+            "SESSION_ITEM_REQUIRED",
+            "must be a begin, complete, fail, extend or lookup",
+        ))),
+    };
+    SessionResponse {
+        sequence: request.sequence,
+        item: Some(answer.unwrap_or_else(|status| Answered::Error(error(&status)))),
+    }
+}
+
+/// A status as a message: its details are one already.
+fn error(status: &Status) -> tonic_types::Status {
+    let details = tonic_types::Status::decode(status.details());
+    details.ok().filter(|details| details.code != 0).unwrap_or_else(|| tonic_types::Status {
+        code: status.code().into(),
+        message: status.message().to_owned(),
+        details: Vec::new(),
+    })
+}

@@ -1,0 +1,151 @@
+//! Begin: may this caller have its effect now, or what has happened already?
+
+use std::{collections::BTreeMap, time::Duration};
+
+use uuid::Uuid;
+
+use self::round::Round;
+use super::{Ledger, LedgerError, ROUNDS_MAX, shape};
+use crate::{
+    clock::Deadline,
+    domain::{
+        canonical_json::{Json, Pointer},
+        decision::{BeginCall, Decision},
+        identity::Call,
+        intent::Intent,
+    },
+    ids,
+};
+
+mod answer;
+pub(super) mod candidates;
+mod round;
+
+/// What names an intent, as a caller sends it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct IdentityRequest {
+    /// The tool.
+    pub tool: String,
+    /// The run; may be empty.
+    pub run_id: String,
+    /// The step; may be empty.
+    pub step_id: String,
+    /// What the action is about.
+    pub business_ids: BTreeMap<String, String>,
+    /// The caller's own key.
+    pub idempotency_key: String,
+}
+
+/// A Begin, as a caller sends it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct BeginRequest {
+    /// The tenant; empty for the default one.
+    pub namespace: String,
+    /// What names the intent.
+    pub identity: IdentityRequest,
+    /// The arguments, as JSON text.
+    pub arguments_json: String,
+    /// The caller's id of this try; empty for one minted here.
+    pub attempt_id: String,
+    /// The lease asked for.
+    pub lease: Option<Duration>,
+    /// The model's id of the tool call.
+    pub tool_call_id: String,
+    /// The calling process.
+    pub caller: String,
+    /// Pointers to what may be reworded, for a tool without a policy.
+    pub free_text: Vec<String>,
+    /// The caller's labels.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// What a Begin is answered.
+#[derive(Debug, Clone)]
+pub struct BeginAnswer {
+    /// The decision, written already.
+    pub decision: Decision,
+    /// The row; `None` where nothing is recorded.
+    pub intent: Option<Intent>,
+    /// The id of the granted attempt, with EXECUTE only.
+    pub attempt_id: Option<Uuid>,
+    /// What is left of the lease, with EXECUTE only.
+    pub lease: Option<Duration>,
+    /// The key to send downstream; empty where nothing is recorded.
+    pub downstream_key: String,
+    /// The arguments that a person approved, with EXECUTE APPROVED only.
+    pub approved_arguments_json: String,
+    /// What a tool may hand to the model.
+    pub model_message: String,
+    /// What the caller should know.
+    pub warnings: Vec<&'static str>,
+}
+
+/// A Begin whose shape is right.
+struct Checked {
+    call: BeginCall,
+    identity: IdentityRequest,
+    arguments: Json,
+    free_text: Vec<Pointer>,
+}
+
+impl Checked {
+    fn as_call(&self) -> Call<'_> {
+        Call {
+            namespace: &self.call.namespace,
+            tool: &self.call.tool,
+            run_id: &self.call.run_id,
+            step_id: &self.call.step_id,
+            idempotency_key: &self.identity.idempotency_key,
+            business_ids: &self.identity.business_ids,
+            arguments: &self.arguments,
+        }
+    }
+}
+
+impl Ledger {
+    /// Decides a Begin, and writes the decision before it is answered.
+    pub async fn begin(
+        &self,
+        request: BeginRequest,
+        deadline: Deadline,
+    ) -> Result<BeginAnswer, LedgerError> {
+        let checked = check(request)?;
+        for _ in 0..ROUNDS_MAX {
+            if deadline.has_passed() {
+                return Err(LedgerError::DeadlinePassed);
+            }
+            if let Some(answer) = Round::new(self, &checked, deadline).run().await? {
+                return Ok(answer);
+            }
+        }
+        Err(LedgerError::Internal("a Begin met somebody else's write too often".to_owned()))
+    }
+}
+
+fn check(request: BeginRequest) -> Result<Checked, LedgerError> {
+    let namespace = shape::namespace(&request.namespace)?.to_owned();
+    let identity = request.identity;
+    shape::tool(&identity.tool)?;
+    shape::name("identity.run_id", &identity.run_id)?;
+    shape::name("identity.step_id", &identity.step_id)?;
+    shape::name("tool_call_id", &request.tool_call_id)?;
+    shape::name("caller", &request.caller)?;
+    shape::labels(&request.labels)?;
+    shape::lease(request.lease)?;
+    let free_text = shape::free_text(&request.free_text)?;
+    let attempt_id = shape::attempt_id(&request.attempt_id)?;
+    let arguments = shape::arguments(&request.arguments_json)?;
+    let call = BeginCall {
+        namespace,
+        tool: identity.tool.clone(),
+        run_id: identity.run_id.clone(),
+        step_id: identity.step_id.clone(),
+        attempt_id: attempt_id.unwrap_or_else(ids::random),
+        caller: request.caller,
+        tool_call_id: request.tool_call_id,
+        lease: request.lease,
+        labels: request.labels,
+        arguments_json: request.arguments_json,
+    };
+    Ok(Checked { call, identity, arguments, free_text })
+}

@@ -1,0 +1,97 @@
+//! From a decision to the answer of a Begin.
+
+use super::{BeginAnswer, Checked};
+use crate::{
+    domain::{
+        attempt::GrantedOn,
+        decision::{Candidate, Decision, ExecuteReason},
+        identity::KeyBasis,
+        intent::Intent,
+        time::Timestamp,
+        tool::ToolPolicy,
+    },
+    ledger::{LedgerError, Violation, model_message},
+};
+
+/// A decision that leaves no row behind.
+pub(super) fn without_row(
+    decision: Decision,
+    checked: &Checked,
+    policy: &ToolPolicy,
+) -> Result<BeginAnswer, LedgerError> {
+    if decision == Decision::WeakKey {
+        let weak = Violation::new(
+            "identity",
+            "WEAK_KEY",
+            "the tool needs approval, so the call must be named by a key, business ids or the \
+             policy's pointers",
+        );
+        return Err(weak.into());
+    }
+    let model_message = model_message(&decision, None, policy, &checked.call.tool);
+    Ok(BeginAnswer {
+        decision,
+        intent: None,
+        attempt_id: None,
+        lease: None,
+        downstream_key: String::new(),
+        approved_arguments_json: String::new(),
+        model_message,
+        warnings: Vec::new(),
+    })
+}
+
+/// A decision about a row, as the row is once the decision has been written.
+pub(super) fn with_row(
+    decision: Decision,
+    intent: Intent,
+    candidate: &Candidate,
+    checked: &Checked,
+    policy: &ToolPolicy,
+    now: Timestamp,
+) -> BeginAnswer {
+    let warnings = warnings(&decision, &intent, candidate, checked);
+    let model_message = model_message(&decision, Some(&intent), policy, &checked.call.tool);
+    let reason = match &decision {
+        Decision::Execute { reason, .. } => Some(*reason),
+        _ => None,
+    };
+    let granted = intent.current().filter(|_| reason.is_some());
+    let approved = reason == Some(ExecuteReason::Granted(GrantedOn::Approved));
+    BeginAnswer {
+        attempt_id: granted.map(|attempt| attempt.id),
+        lease: granted.map(|attempt| attempt.lease_expires_at.since(now)),
+        downstream_key: intent.downstream_key(),
+        approved_arguments_json: intent
+            .approval
+            .as_ref()
+            .filter(|_| approved)
+            .map_or_else(String::new, |approval| approval.arguments_json.clone()),
+        model_message,
+        warnings,
+        intent: Some(intent),
+        decision,
+    }
+}
+
+fn warnings(
+    decision: &Decision,
+    intent: &Intent,
+    candidate: &Candidate,
+    checked: &Checked,
+) -> Vec<&'static str> {
+    let sent = &checked.identity;
+    let overridden = intent.key_basis == KeyBasis::Policy
+        && !(sent.idempotency_key.is_empty() && sent.business_ids.is_empty());
+    let clamped = matches!(decision, Decision::Execute { lease_clamped: true, .. });
+    let reworded = intent.digests.free_text_differs(&candidate.print.digests);
+    [
+        (overridden, "identity_overridden"),
+        (intent.key_basis == KeyBasis::StepArguments, "weak_key"),
+        (reworded, "free_text_changed"),
+        (clamped, "lease_clamped"),
+    ]
+    .into_iter()
+    .filter_map(|(holds, warning)| holds.then_some(warning))
+    .collect()
+}

@@ -1,0 +1,229 @@
+//! One try at a Begin, decided on one version of the policy and one reading of the row.
+
+use std::sync::Arc;
+
+use super::{
+    BeginAnswer, Checked, answer,
+    candidates::{Candidates, invalid_identity},
+};
+use crate::{
+    clock::Deadline,
+    domain::{
+        decision::{self, Candidate, Decision, Facts, decide, decide_unrecorded},
+        fingerprint::fingerprint,
+        time::Timestamp,
+        tool::{Class, ToolPolicy},
+    },
+    ledger::{Ledger, LedgerError, Violation},
+    policy::PolicySet,
+    store::{Stored, Write, Written, row_id},
+};
+
+/// One try; it ends without an answer where somebody else's write came first.
+pub(super) struct Round<'a> {
+    ledger: &'a Ledger,
+    checked: &'a Checked,
+    policies: Arc<PolicySet>,
+    policy: Arc<ToolPolicy>,
+    candidates: Candidates,
+    deadline: Deadline,
+}
+
+impl<'a> Round<'a> {
+    pub(super) fn new(ledger: &'a Ledger, checked: &'a Checked, deadline: Deadline) -> Self {
+        let policies = ledger.policies.current();
+        let call = &checked.call;
+        let policy = Arc::clone(policies.active().tool(&call.namespace, &call.tool));
+        let candidates = Candidates::of(&policies, &checked.as_call(), &checked.free_text);
+        Self { ledger, checked, policies, policy, candidates, deadline }
+    }
+
+    pub(super) async fn run(&self) -> Result<Option<BeginAnswer>, LedgerError> {
+        if self.candidates.is_plain() {
+            // Nothing to record and no older row that could decide: not even a key is needed.
+            if self.policy.class != Class::Effectful {
+                return self.not_recorded().await;
+            }
+            if let Some(decided) = self.insert_unread().await? {
+                return Ok(decided);
+            }
+        }
+        let found = self.ledger.store.find(&self.candidates.keys()).await?;
+        let now = found.now;
+        match self.candidates.row(found) {
+            Some(stored) => self.decide_present(&stored, now).await,
+            None => self.decide_absent(now).await,
+        }
+    }
+
+    /// The common case: a fresh key, written without reading first.
+    ///
+    /// All times of a new row are relative to its write, so the decision is made for the epoch and
+    /// shifted by it. `None` where only a reading of the row can tell.
+    async fn insert_unread(&self) -> Result<Option<Option<BeginAnswer>>, LedgerError> {
+        self.check_free_text()?;
+        let candidate = self.active()?;
+        let now = Timestamp::default();
+        let decision = decide(None, &self.checked.call, candidate, &self.policy, &Facts::at(now))?;
+        let Decision::Execute { write: Some(written), .. } = &decision else {
+            return Ok(None);
+        };
+        let write = self.insertion(written, now, false);
+        match self.ledger.writer.write(write.clone(), self.deadline).await? {
+            Written::Done { at } => Ok(Some(Some(self.with_row(decision, &write, candidate, at)))),
+            Written::PolicyMoved => {
+                self.ledger.policies.reload(&self.ledger.store).await?;
+                Ok(Some(None))
+            }
+            Written::Missed => Ok(None),
+        }
+    }
+
+    /// No row under any key: orphan facts may still speak.
+    async fn decide_absent(&self, now: Timestamp) -> Result<Option<BeginAnswer>, LedgerError> {
+        self.check_free_text()?;
+        if self.policy.class != Class::Effectful {
+            return self.not_recorded().await;
+        }
+        let candidate = self.active()?;
+        let orphans = self.ledger.store.orphans(&self.candidates.row_key(candidate)).await?;
+        let orphans_seen = !orphans.is_empty();
+        let facts = Facts { orphans, ..Facts::at(now) };
+        let decision = decide(None, &self.checked.call, candidate, &self.policy, &facts)?;
+        match written_by(&decision) {
+            Some(written) => {
+                let write = self.insertion(written, now, orphans_seen);
+                self.finish(decision, write, candidate).await
+            }
+            None => self.without_row(decision),
+        }
+    }
+
+    /// The key has a row: it is judged under its own recipe.
+    async fn decide_present(
+        &self,
+        stored: &Stored,
+        now: Timestamp,
+    ) -> Result<Option<BeginAnswer>, LedgerError> {
+        let row = &stored.intent;
+        let call = &self.checked.call;
+        let recipe =
+            self.policies.recipe_of(row.recipe, &call.namespace, &call.tool).ok_or_else(|| {
+                let version = row.recipe.policy;
+                LedgerError::Internal(format!("policy version {version} is not kept"))
+            })?;
+        // What the caller declares counts where the row's own policy left it to the caller.
+        let declared = if self.policies.is_listed(row.recipe.policy, &call.namespace, &call.tool) {
+            self.check_free_text()?;
+            &[]
+        } else {
+            self.checked.free_text.as_slice()
+        };
+        let candidate = Candidate {
+            recipe: row.recipe,
+            key: row.key,
+            basis: row.key_basis,
+            print: fingerprint(&recipe, declared, &self.checked.as_call(), &row.key, row.key_basis),
+        };
+        let decision = decide(Some(row), call, &candidate, &self.policy, &Facts::at(now))?;
+        let replayed = matches!(decision, Decision::Replay { .. });
+        self.ledger.repeats.seen(row_id(&row.key, row.recipe.hash), replayed);
+        if let Decision::ParametersChanged { pointers } = decision {
+            let intent = Box::new(row.clone());
+            return Err(LedgerError::ParametersChanged { intent, pointers });
+        }
+        match written_by(&decision) {
+            Some(written) => {
+                let version = Some(self.policies.active().version());
+                let (intent, events) = ((*written.intent).clone(), written.events.clone());
+                let write = Write::replace(stored, intent, events, now, version);
+                self.finish(decision, write, &candidate).await
+            }
+            None => Ok(Some(answer::with_row(
+                decision,
+                row.clone(),
+                &candidate,
+                self.checked,
+                &self.policy,
+                now,
+            ))),
+        }
+    }
+
+    /// No write would catch that the policy has moved, so its age is what counts.
+    async fn not_recorded(&self) -> Result<Option<BeginAnswer>, LedgerError> {
+        self.ledger.policies.confirm(&self.ledger.store).await?;
+        let current = self.ledger.policies.current().active().version();
+        if current != self.policies.active().version() {
+            return Ok(None);
+        }
+        self.without_row(decide_unrecorded(&self.policy, &Facts::at(Timestamp::default())))
+    }
+
+    async fn finish(
+        &self,
+        decision: Decision,
+        write: Write,
+        candidate: &Candidate,
+    ) -> Result<Option<BeginAnswer>, LedgerError> {
+        match self.ledger.writer.write(write.clone(), self.deadline).await? {
+            Written::Done { at } => Ok(Some(self.with_row(decision, &write, candidate, at))),
+            Written::PolicyMoved => {
+                self.ledger.policies.reload(&self.ledger.store).await?;
+                Ok(None)
+            }
+            Written::Missed => Ok(None),
+        }
+    }
+
+    fn insertion(&self, written: &decision::Written, now: Timestamp, orphans_seen: bool) -> Write {
+        let (intent, events) = ((*written.intent).clone(), written.events.clone());
+        Write::insert(intent, events, now, orphans_seen, self.policies.active().version())
+    }
+
+    fn active(&self) -> Result<&Candidate, Violation> {
+        self.candidates.active.as_ref().map_err(invalid_identity)
+    }
+
+    /// A caller may declare free text only where no policy does.
+    fn check_free_text(&self) -> Result<(), Violation> {
+        if self.policy.listed && !self.checked.free_text.is_empty() {
+            return Err(Violation::new(
+                "free_text",
+                "FREE_TEXT_NOT_ALLOWED",
+                "the tool has a policy, and only the policy declares its free text",
+            ));
+        }
+        Ok(())
+    }
+
+    fn without_row(&self, decision: Decision) -> Result<Option<BeginAnswer>, LedgerError> {
+        answer::without_row(decision, self.checked, &self.policy).map(Some)
+    }
+
+    fn with_row(
+        &self,
+        decision: Decision,
+        write: &Write,
+        candidate: &Candidate,
+        at: Timestamp,
+    ) -> BeginAnswer {
+        let intent = write.stamped(at);
+        let version = write.version_after();
+        self.ledger.recent.put(write.row_id(), Stored { intent: intent.clone(), version });
+        answer::with_row(decision, intent, candidate, self.checked, &self.policy, at)
+    }
+}
+
+fn written_by(decision: &Decision) -> Option<&decision::Written> {
+    match decision {
+        Decision::Execute { write, .. }
+        | Decision::Hold { write, .. }
+        | Decision::AwaitApproval { write } => write.as_ref(),
+        Decision::Replay { .. }
+        | Decision::Refuse { .. }
+        | Decision::ParametersChanged { .. }
+        | Decision::WeakKey
+        | Decision::NotRecorded => None,
+    }
+}

@@ -1,0 +1,114 @@
+//! ListIntents: pages of intents, newest first.
+
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+use super::{Ledger, LedgerError, Violation, shape};
+use crate::{
+    domain::{event::Event, intent::Intent, time::Timestamp},
+    store::{Cursor, Filter, row_id},
+};
+
+/// Intents on a page that asks for no size.
+const PAGE_SIZE: usize = 50;
+
+/// Intents on a page at most.
+const PAGE_SIZE_MAX: usize = 1000;
+
+/// A ListIntents, as a caller sends it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ListRequest {
+    /// Which intents.
+    pub filter: Filter,
+    /// How many; zero for the default.
+    pub page_size: i32,
+    /// Where the page begins; empty for the first one.
+    pub page_token: String,
+}
+
+/// A page.
+#[derive(Debug, Clone)]
+pub struct ListAnswer {
+    /// The intents.
+    pub intents: Vec<Intent>,
+    /// The token of the next page; empty on the last one.
+    pub next_page_token: String,
+}
+
+impl Ledger {
+    /// Lists the intents of a namespace.
+    pub async fn list(&self, request: ListRequest) -> Result<ListAnswer, LedgerError> {
+        let mut filter = request.filter;
+        filter.namespace = shape::namespace(&filter.namespace)?.to_owned();
+        shape::name("tool", &filter.tool)?;
+        shape::name("run_id", &filter.run_id)?;
+        let page_size = match usize::try_from(request.page_size) {
+            Ok(0) => PAGE_SIZE,
+            Ok(size) => size.min(PAGE_SIZE_MAX),
+            Err(_) => {
+                let negative =
+                    Violation::new("page_size", "PAGE_SIZE_INVALID", "must not be negative");
+                return Err(negative.into());
+            }
+        };
+        let after = read_token(&request.page_token, &filter)?;
+        let mut rows = self.store.list(&filter, after, page_size + 1).await?;
+        let more = rows.len() > page_size;
+        rows.truncate(page_size);
+        let last = rows.last().map(|stored| Cursor {
+            created_at: stored.intent.created_at,
+            id: row_id(&stored.intent.key, stored.intent.recipe.hash),
+        });
+        Ok(ListAnswer {
+            intents: rows.into_iter().map(|stored| stored.intent).collect(),
+            next_page_token: last
+                .filter(|_| more)
+                .map_or_else(String::new, |cursor| write_token(cursor, &filter)),
+        })
+    }
+}
+
+impl Ledger {
+    /// The facts kept beside an intent, oldest first.
+    pub async fn events(&self, intent: &Intent) -> Result<Vec<Event>, LedgerError> {
+        Ok(self.store.events(row_id(&intent.key, intent.recipe.hash)).await?)
+    }
+}
+
+/// A token is good for the filter that it was made with only.
+fn write_token(cursor: Cursor, filter: &Filter) -> String {
+    let mut token = cursor.created_at.micros().to_be_bytes().to_vec();
+    token.extend_from_slice(cursor.id.as_bytes());
+    token.extend_from_slice(&filter_digest(filter));
+    hex::encode(token)
+}
+
+fn read_token(token: &str, filter: &Filter) -> Result<Option<Cursor>, Violation> {
+    if token.is_empty() {
+        return Ok(None);
+    }
+    let invalid = || {
+        Violation::new(
+            "page_token",
+            "PAGE_TOKEN_INVALID",
+            "is not a next_page_token of a list with this filter",
+        )
+    };
+    let mut bytes = [0; 32];
+    hex::decode_to_slice(token, &mut bytes).map_err(|_| invalid())?;
+    let (created_at, rest) = bytes.split_first_chunk().ok_or_else(invalid)?;
+    let (id, digest) = rest.split_first_chunk().ok_or_else(invalid)?;
+    if digest != filter_digest(filter) {
+        return Err(invalid());
+    }
+    Ok(Some(Cursor {
+        created_at: Timestamp::from_micros(i64::from_be_bytes(*created_at)),
+        id: Uuid::from_bytes(*id),
+    }))
+}
+
+fn filter_digest(filter: &Filter) -> [u8; 8] {
+    let mut short = [0; 8];
+    short.copy_from_slice(&Sha256::digest(format!("{filter:?}"))[..8]);
+    short
+}

@@ -1,0 +1,300 @@
+//! What is promised for which tool: its class, what its key is made of, its leases and limits,
+//! and what its downstream promises.
+//!
+//! `mod.rs` decides, from the text that `file.rs` parses. Nothing here reads a clock, a store or
+//! the environment, so that all replicas with the same text decide alike.
+
+mod mistake;
+mod reader;
+mod resolve;
+mod section;
+
+pub mod explain;
+pub mod file;
+pub mod set;
+
+use std::{collections::HashMap, fmt, sync::Arc};
+
+use self::resolve::{Layers, tools_of};
+pub use self::{
+    file::PolicyFile,
+    mistake::Mistake,
+    set::{PolicySet, VersionedRecipe, lowered},
+};
+use crate::domain::tool::ToolPolicy;
+
+/// One version of the policy: what holds for every tool in every namespace.
+///
+/// Everything is worked out when the text is loaded; asking for a tool is a few look-ups.
+#[derive(Debug, Clone)]
+pub struct Policy {
+    version: u32,
+    text: String,
+    everywhere: Tools,
+    namespaces: HashMap<String, Tools>,
+}
+
+/// What holds in one namespace, or in all that have no section of their own.
+#[derive(Debug, Clone, Default)]
+struct Tools {
+    unlisted: Arc<ToolPolicy>,
+    listed: HashMap<String, Arc<ToolPolicy>>,
+}
+
+/// A text that is no policy, and why not.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct PolicyError {
+    /// Every mistake of the text, in the order of its lines; at least one.
+    pub mistakes: Vec<Mistake>,
+}
+
+impl fmt::Display for PolicyError {
+    /// One mistake a line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, mistake) in self.mistakes.iter().enumerate() {
+            let separator = if i == 0 { "" } else { "\n" };
+            write!(f, "{separator}{mistake}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Policy {
+    /// What holds where nobody gave a policy: version 0, no text, the defaults for every tool.
+    pub fn builtin() -> Self {
+        Self {
+            version: 0,
+            text: String::new(),
+            everywhere: Tools::default(),
+            namespaces: HashMap::new(),
+        }
+    }
+
+    /// The policy that a file's text describes.
+    ///
+    /// # Errors
+    ///
+    /// Every mistake of the text.
+    pub fn from_text(text: &str) -> Result<Self, PolicyError> {
+        let file = file::parse(text).map_err(|mistakes| PolicyError { mistakes })?;
+        let names = file.namespaces.keys();
+        Ok(Self {
+            version: file.version(),
+            text: text.to_owned(),
+            everywhere: Tools::everywhere(&file),
+            namespaces: names.map(|name| (name.clone(), Tools::of(&file, name))).collect(),
+        })
+    }
+
+    /// The version the text gives itself; 0 for the built-in one.
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// The text as it was given; empty for the built-in one.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// What holds for a tool in a namespace.
+    pub fn tool(&self, namespace: &str, tool: &str) -> &Arc<ToolPolicy> {
+        let own = self.namespaces.get(namespace);
+        own.and_then(|own| own.listed.get(tool))
+            .or_else(|| self.everywhere.listed.get(tool))
+            .unwrap_or_else(|| &own.unwrap_or(&self.everywhere).unlisted)
+    }
+
+    /// Every section of a tool, in the order of their names: what holds for it in all namespaces
+    /// (`None`), and where one namespace differs, what holds there.
+    pub fn tools(&self) -> impl Iterator<Item = (Option<&str>, &str, &ToolPolicy)> {
+        let everywhere = std::iter::once((None, &self.everywhere));
+        let own = self.namespaces.iter().map(|(name, tools)| (Some(name.as_str()), tools));
+        let listed = everywhere.chain(own).flat_map(|(namespace, tools)| {
+            tools.listed.iter().map(move |(tool, policy)| (namespace, tool.as_str(), &**policy))
+        });
+        let mut all: Vec<_> = listed.collect();
+        all.sort_by_key(|(namespace, tool, _)| (*namespace, *tool));
+        all.into_iter()
+    }
+}
+
+impl Tools {
+    fn everywhere(file: &PolicyFile) -> Self {
+        let policy = |tool| Arc::new(Layers::of(file, None, tool).policy());
+        let listed =
+            tools_of(file, None).flatten().map(|tool| (tool.to_owned(), policy(Some(tool))));
+        Self { unlisted: policy(None), listed: listed.collect() }
+    }
+
+    /// Only the tools for which the namespace differs from the rest: many tenants that override
+    /// little then take little memory.
+    fn of(file: &PolicyFile, namespace: &str) -> Self {
+        let mut listed = HashMap::new();
+        for tool in tools_of(file, Some(namespace)).flatten() {
+            let own = Layers::of(file, Some(namespace), Some(tool)).policy();
+            if own != Layers::of(file, None, Some(tool)).policy() {
+                listed.insert(tool.to_owned(), Arc::new(own));
+            }
+        }
+        let unlisted = Arc::new(Layers::of(file, Some(namespace), None).policy());
+        Self { unlisted, listed }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::domain::{
+        canonical_json::Pointer,
+        identity::{IdentityPointer, Normalize, Scope},
+        tool::{Class, KeyFormat},
+    };
+
+    const EXAMPLE: &str = include_str!("../../examples/policy.toml");
+
+    #[track_caller]
+    fn policy(text: &str) -> Policy {
+        Policy::from_text(text).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    #[test]
+    fn without_a_policy_the_defaults_hold() {
+        let (builtin, empty) = (Policy::builtin(), policy(""));
+        assert_eq!((builtin.version(), builtin.text()), (0, ""));
+        assert_eq!(empty.version(), 1);
+        for policy in [&builtin, &empty] {
+            assert_eq!(**policy.tool("default", "any"), ToolPolicy::default());
+            assert_eq!(policy.tools().count(), 0);
+        }
+    }
+
+    #[test]
+    fn the_contracts_defaults_are_those_that_are_built_in() {
+        let (_, defaults) = EXAMPLE.split_once("[defaults]").expect("the example has defaults");
+        let (defaults, _) = defaults.split_once("\n[").expect("tools follow the defaults");
+        let written = policy(&format!("[defaults]{defaults}"));
+        assert_eq!(**written.tool("default", "any"), ToolPolicy::default());
+    }
+
+    #[test]
+    fn the_most_specific_layer_that_has_a_key_decides() {
+        let layers = [
+            ("[defaults]", "[defaults]\n"),
+            ("[namespaces.acme.defaults]", "[namespaces.acme.defaults]\n"),
+            ("[tools.a]", "[tools.a]\n"),
+            ("[namespaces.acme.tools.a]", "[namespaces.acme.tools.a]\n"),
+        ];
+        // Each set of layers sets `lease` to its own number of seconds.
+        for chosen in 0..1_u64 << layers.len() {
+            let has = |layer: usize| chosen & (1 << layer) != 0;
+            let sections = layers.iter().enumerate().filter(|(i, _)| has(*i));
+            let text: String = sections
+                .map(|(i, (_, header))| format!("{header}lease = \"{}s\"\n", i + 1))
+                .collect();
+            let policy = policy(&text);
+            let expected = |layers: &[usize]| {
+                let nearest = layers.iter().find(|layer| has(**layer));
+                nearest.map_or(Duration::from_secs(60), |i| Duration::from_secs(*i as u64 + 1))
+            };
+            assert_eq!(policy.tool("acme", "a").lease, expected(&[3, 2, 1, 0]), "acme a\n{text}");
+            assert_eq!(policy.tool("acme", "b").lease, expected(&[1, 0]), "acme b\n{text}");
+            assert_eq!(policy.tool("other", "a").lease, expected(&[2, 0]), "other a\n{text}");
+            assert_eq!(policy.tool("other", "b").lease, expected(&[0]), "other b\n{text}");
+            assert_eq!(policy.tool("acme", "a").listed, has(2) || has(3), "{text}");
+            assert_eq!(policy.tool("other", "a").listed, has(2), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_override_replaces_single_keys() {
+        let policy = policy(
+            r#"
+            [defaults]
+            unlisted_tools = "refuse"
+            [tools.refund]
+            class = "idempotent"
+            identity = ["/order", "/line"]
+            free_text = ["/note"]
+            check_with = "get_refund"
+            [tools.refund.downstream]
+            key_format = "uuid"
+            deduplicates = true
+            window = "1h"
+            [namespaces.acme.tools.refund]
+            class = "effectful"
+            identity = ["/order"]
+            downstream.new_key_after_failed = true
+            [namespaces.beta.tools.refund.downstream]
+            deduplicates = false
+            [namespaces.beta.defaults]
+            unlisted_tools = "allow"
+            "#,
+        );
+        let base = policy.tool("default", "refund");
+        let acme = policy.tool("acme", "refund");
+        let beta = policy.tool("beta", "refund");
+        assert_eq!((base.class, acme.class), (Class::Idempotent, Class::Effectful));
+        assert_eq!((base.recipe.identity.len(), acme.recipe.identity.len()), (2, 1));
+        assert_eq!(acme.recipe.free_text, base.recipe.free_text);
+        assert_eq!(acme.check_with.as_deref(), Some("get_refund"));
+        assert_eq!(acme.downstream.key_format, KeyFormat::Uuid);
+        assert!(acme.downstream.new_key_after_failed && !base.downstream.new_key_after_failed);
+        assert_eq!(acme.downstream.dedup_window, Some(Duration::from_secs(3600)));
+        assert_eq!(beta.downstream.dedup_window, None);
+        assert_eq!(beta.downstream.key_format, KeyFormat::Uuid);
+
+        let refused = |namespace| policy.tool(namespace, "unknown").refuse_unlisted;
+        assert!(refused("default") && refused("acme") && !refused("beta"));
+
+        let sections: Vec<_> =
+            policy.tools().map(|(namespace, tool, _)| (namespace, tool)).collect();
+        assert_eq!(
+            sections,
+            [(None, "refund"), (Some("acme"), "refund"), (Some("beta"), "refund")]
+        );
+    }
+
+    #[test]
+    fn the_example_loads() {
+        let policy = policy(EXAMPLE);
+        assert_eq!((policy.version(), policy.text()), (1, EXAMPLE));
+
+        let email = policy.tool("default", "send_email");
+        let pointer = |text| Pointer::parse(text).expect("the test's pointers are right");
+        let named = |text, normalize| IdentityPointer { pointer: pointer(text), normalize };
+        assert_eq!(
+            email.recipe.identity,
+            [
+                named("/order_id", vec![]),
+                named("/template", vec![]),
+                named("/to", vec![Normalize::Trim, Normalize::Lowercase]),
+            ]
+        );
+        assert_eq!(email.recipe.free_text, [pointer("/subject"), pointer("/body")]);
+        assert_eq!(email.downstream.dedup_window, Some(Duration::from_secs(24 * 60 * 60)));
+        assert_eq!(email.check_with.as_deref(), Some("get_email_status"));
+
+        assert_eq!(policy.tool("default", "get_email_status").class, Class::ReadOnly);
+        assert_eq!(policy.tool("default", "close_ticket").class, Class::Idempotent);
+        let refund = policy.tool("acme", "refund");
+        assert_eq!((refund.max_attempts, refund.lease), (1, Duration::from_secs(300)));
+        assert_eq!((refund.recipe.scope, refund.retry_failed), (Scope::Namespace, false));
+        assert!(policy.tool("acme", "other").refuse_unlisted);
+        assert!(!policy.tool("default", "other").refuse_unlisted);
+    }
+
+    #[test]
+    fn the_example_shows_every_part_that_is_not_enforced_yet() {
+        for key in ["give_up_after", "limit_per_run", "look_alike", "approval", "halted"] {
+            let shown = EXAMPLE.lines().find(|line| line.starts_with(&format!("# {key} = ")));
+            let shown = shown.unwrap_or_else(|| panic!("{key} is not shown"));
+            assert!(shown.contains("not enforced yet"), "{shown}");
+            let text = EXAMPLE.replace(shown, shown.trim_start_matches("# "));
+            let error = Policy::from_text(&text).expect_err("it is refused");
+            assert_eq!(error.mistakes.len(), 1, "{error}");
+            assert!(error.to_string().contains(file::NOT_ENFORCED), "{error}");
+        }
+    }
+}

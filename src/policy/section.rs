@@ -1,0 +1,76 @@
+//! What a policy file says, each value with the place it stands at.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::mistake::Site;
+use crate::domain::{
+    canonical_json::Pointer,
+    identity::{IdentityPointer, Scope},
+    tool::{Class, KeyFormat},
+};
+
+/// A policy file as it is written, before any layer is laid over another.
+#[derive(Debug, Clone, Default)]
+pub struct PolicyFile {
+    pub(super) version: u32,
+    pub(super) defaults: Section,
+    pub(super) tools: BTreeMap<String, Section>,
+    pub(super) namespaces: BTreeMap<String, NamespaceSection>,
+}
+
+impl PolicyFile {
+    /// The version the file gives itself; 1 where it gives none.
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+}
+
+/// What one tenant has otherwise.
+#[derive(Debug, Clone, Default)]
+pub(super) struct NamespaceSection {
+    pub(super) defaults: Section,
+    pub(super) tools: BTreeMap<String, Section>,
+}
+
+/// A value and where it stands.
+#[derive(Debug, Clone)]
+pub(super) struct Sited<T> {
+    pub(super) value: T,
+    pub(super) site: Site,
+}
+
+/// One key of a section.
+#[derive(Debug, Clone, Default)]
+pub(super) enum Field<T> {
+    /// The section leaves the key to the layers below.
+    #[default]
+    Absent,
+    /// The key is there and its value is a mistake that has been reported: what is checked
+    /// across keys has nothing more to say of it.
+    Broken,
+    /// The key is there.
+    Set(Sited<T>),
+}
+
+/// The keys of one tool, or of what holds for all tools.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Section {
+    pub(super) class: Field<Class>,
+    pub(super) refuse_unlisted: Field<bool>,
+    pub(super) scope: Field<Scope>,
+    pub(super) lease: Field<Duration>,
+    pub(super) lease_max: Field<Duration>,
+    pub(super) resend_window: Field<Duration>,
+    pub(super) retention: Field<Duration>,
+    pub(super) tombstone: Field<Duration>,
+    pub(super) max_attempts: Field<u32>,
+    pub(super) retry_failed: Field<bool>,
+    pub(super) max_result_bytes: Field<u64>,
+    pub(super) identity: Field<Vec<Sited<IdentityPointer>>>,
+    pub(super) free_text: Field<Vec<Sited<Pointer>>>,
+    pub(super) check_with: Field<String>,
+    pub(super) key_format: Field<KeyFormat>,
+    pub(super) new_key_after_failed: Field<bool>,
+    pub(super) deduplicates: Field<bool>,
+    pub(super) window: Field<Duration>,
+}

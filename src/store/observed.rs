@@ -1,0 +1,101 @@
+//! Any store, with its writes measured. No behaviour of its own.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tracing::Instrument;
+use uuid::Uuid;
+
+use super::{
+    Cursor, Diagnosis, Filter, Found, OrphanFact, Reference, RowKey, Store, StoreError, Stored,
+    StoredPolicies, StoredPolicy, Touch, Version, Write, Written,
+};
+use crate::{
+    clock::monotonic,
+    domain::{event::Event, time::Timestamp},
+    telemetry::metrics,
+};
+
+/// A store whose writes are measured.
+pub struct Observed(pub Arc<dyn Store>);
+
+#[async_trait]
+impl Store for Observed {
+    async fn now(&self) -> Result<Timestamp, StoreError> {
+        self.0.now().await
+    }
+
+    async fn write(&self, writes: &[Write]) -> Result<Vec<Written>, StoreError> {
+        let span = tracing::debug_span!("store.intent.write", rows = writes.len());
+        let began = monotonic();
+        let written = self.0.write(writes).instrument(span).await;
+        metrics::batch(writes.len(), monotonic().duration_since(began));
+        written
+    }
+
+    async fn find(&self, keys: &[RowKey]) -> Result<Found, StoreError> {
+        let span = tracing::debug_span!("store.intent.find", keys = keys.len());
+        self.0.find(keys).instrument(span).await
+    }
+
+    async fn find_by_reference(
+        &self,
+        namespace: &str,
+        reference: &Reference,
+    ) -> Result<Option<Stored>, StoreError> {
+        self.0.find_by_reference(namespace, reference).await
+    }
+
+    async fn versions(&self, ids: &[Uuid]) -> Result<Vec<Option<Version>>, StoreError> {
+        self.0.versions(ids).await
+    }
+
+    async fn list(
+        &self,
+        filter: &Filter,
+        after: Option<Cursor>,
+        rows_max: usize,
+    ) -> Result<Vec<Stored>, StoreError> {
+        self.0.list(filter, after, rows_max).await
+    }
+
+    async fn events(&self, id: Uuid) -> Result<Vec<Event>, StoreError> {
+        self.0.events(id).await
+    }
+
+    async fn keep_orphans(&self, facts: &[OrphanFact]) -> Result<Vec<bool>, StoreError> {
+        self.0.keep_orphans(facts).await
+    }
+
+    async fn orphans(&self, key: &RowKey) -> Result<Vec<Event>, StoreError> {
+        self.0.orphans(key).await
+    }
+
+    async fn touch(&self, touches: &[Touch]) -> Result<(), StoreError> {
+        self.0.touch(touches).await
+    }
+
+    async fn policies(&self) -> Result<StoredPolicies, StoreError> {
+        self.0.policies().await
+    }
+
+    async fn activate_policy(
+        &self,
+        expected: u32,
+        policy: &StoredPolicy,
+    ) -> Result<bool, StoreError> {
+        self.0.activate_policy(expected, policy).await
+    }
+
+    async fn unsettled_tools(&self) -> Result<Vec<(String, String)>, StoreError> {
+        self.0.unsettled_tools().await
+    }
+
+    async fn diagnose(&self) -> Result<Diagnosis, StoreError> {
+        self.0.diagnose().await
+    }
+
+    fn writers(&self) -> usize {
+        self.0.writers()
+    }
+}

@@ -1,0 +1,51 @@
+//! Every metric, once: its name, its labels and what it counts.
+
+use std::{sync::OnceLock, time::Duration};
+
+use metrics::{Unit, counter, describe_counter, describe_histogram, histogram};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+
+const BEGINS: &str = "intent_ledger_begins_total";
+const SETTLEMENTS: &str = "intent_ledger_settlements_total";
+const ERRORS: &str = "intent_ledger_errors_total";
+const BATCH_ROWS: &str = "intent_ledger_batch_rows";
+const WRITE_SECONDS: &str = "intent_ledger_store_write_seconds";
+
+/// The recorder of this process; the first caller installs it.
+pub fn recorder() -> &'static PrometheusHandle {
+    static RECORDER: OnceLock<PrometheusHandle> = OnceLock::new();
+    RECORDER.get_or_init(|| {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let handle = recorder.handle();
+        // Another recorder is there only if a program that uses the library has its own.
+        metrics::set_global_recorder(recorder).ok();
+        describe_counter!(BEGINS, "Begins, by tool, decision and reason.");
+        describe_counter!(SETTLEMENTS, "Reports that were taken as meant, by kind.");
+        describe_counter!(ERRORS, "Calls answered with an error, by reason.");
+        describe_histogram!(BATCH_ROWS, "Rows that one statement wrote.");
+        describe_histogram!(WRITE_SECONDS, Unit::Seconds, "Time of one batch, commit included.");
+        handle
+    })
+}
+
+/// A Begin was answered. `tool` is a listed one, so that no caller can mint labels.
+pub fn begin(tool: &str, decision: &'static str, reason: &'static str) {
+    counter!(BEGINS, "tool" => tool.to_owned(), "decision" => decision, "reason" => reason)
+        .increment(1);
+}
+
+/// A report was taken as it was meant.
+pub fn settlement(kind: &'static str) {
+    counter!(SETTLEMENTS, "kind" => kind).increment(1);
+}
+
+/// A call was answered with an error.
+pub fn error(reason: &'static str) {
+    counter!(ERRORS, "reason" => reason).increment(1);
+}
+
+/// A batch was written.
+pub fn batch(rows: usize, took: Duration) {
+    histogram!(BATCH_ROWS).record(u32::try_from(rows).map_or(f64::INFINITY, f64::from));
+    histogram!(WRITE_SECONDS).record(took.as_secs_f64());
+}

@@ -1,0 +1,4 @@
+//! What operators see: metrics and logs.
+
+pub mod metrics;
+pub mod tracing;

@@ -1,0 +1,27 @@
+//! Logs, to standard error.
+
+use std::io::IsTerminal;
+
+use tracing_subscriber::EnvFilter;
+
+use crate::config::LogFormat;
+
+/// Sets logging up for the process; a second call changes nothing.
+///
+/// # Errors
+///
+/// A filter that does not parse.
+pub fn init(filter: &str, format: LogFormat) -> Result<(), tracing_subscriber::filter::ParseError> {
+    let filter = EnvFilter::try_new(filter)?;
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
+    let installed = match format {
+        LogFormat::Text => subscriber.try_init(),
+        LogFormat::Json => subscriber.json().try_init(),
+    };
+    // In tests several servers share a process and its log.
+    drop(installed);
+    Ok(())
+}

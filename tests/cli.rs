@@ -1,0 +1,484 @@
+//! The real binary: its commands against a real `serve`, its help against golden files.
+//!
+//! `UPDATE_GOLDEN=1 cargo test --test cli` writes the golden files anew.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+const BINARY: &str = env!("CARGO_BIN_EXE_intent-ledger");
+
+/// What a command said, and its exit status.
+struct Said {
+    status: i32,
+    stdout: String,
+    stderr: String,
+}
+
+impl Said {
+    #[track_caller]
+    fn exits(self, status: i32) -> Self {
+        let Self { stdout, stderr, .. } = &self;
+        assert_eq!(self.status, status, "stdout: {stdout}\nstderr: {stderr}");
+        self
+    }
+
+    #[track_caller]
+    fn json(&self) -> Value {
+        assert_eq!(self.stdout.lines().count(), 1, "{}", self.stdout);
+        serde_json::from_str(&self.stdout).expect("one JSON object")
+    }
+}
+
+impl From<Output> for Said {
+    fn from(output: Output) -> Self {
+        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+        Self {
+            status: output.status.code().expect("not killed"),
+            stdout: text(output.stdout),
+            stderr: text(output.stderr),
+        }
+    }
+}
+
+/// The binary, with nothing of our environment that could change what it says.
+fn binary(arguments: &[&str]) -> Command {
+    let mut command = Command::new(BINARY);
+    command.args(arguments).env_clear().env("USER", "ada").stdin(Stdio::null());
+    command
+}
+
+fn run(arguments: &[&str]) -> Said {
+    binary(arguments).output().expect("the binary runs").into()
+}
+
+fn run_with_stdin(arguments: &[&str], stdin: &[u8]) -> Said {
+    let mut command = binary(arguments);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the binary runs");
+    child.stdin.take().expect("a pipe").write_all(stdin).expect("it reads its input");
+    child.wait_with_output().expect("it ends").into()
+}
+
+/// `serve` as a process of its own, over a new SQLite file.
+struct Server {
+    child: Child,
+    url: String,
+    dir: TempDir,
+}
+
+impl Server {
+    fn start() -> Self {
+        let dir = TempDir::new().expect("a directory");
+        let store = format!("sqlite:{}", dir.path().join("ledger.db").display());
+        let arguments =
+            ["serve", "--store", &store, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"];
+        let mut child = binary(&arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the binary runs");
+        let mut ready = String::new();
+        BufReader::new(child.stdout.take().expect("a pipe"))
+            .read_line(&mut ready)
+            .expect("the ready line");
+        let address = ready
+            .strip_prefix("ready grpc=")
+            .and_then(|rest| rest.split(' ').next())
+            .unwrap_or_else(|| panic!("not ready: {ready:?}"));
+        Self { url: format!("http://{address}"), child, dir }
+    }
+
+    fn run(&self, arguments: &[&str]) -> Said {
+        run(&[arguments, &["--server", &self.url]].concat())
+    }
+
+    #[track_caller]
+    fn json(&self, arguments: &[&str]) -> Value {
+        self.run(&[arguments, &["--json"]].concat()).exits(0).json()
+    }
+
+    /// Begins `send_email` with a key of the caller's; the key and the attempt.
+    #[track_caller]
+    fn granted(&self, key: &str) -> (String, String) {
+        let begun = self.json(&["begin", "send_email", "--key", key, "--args", r#"{"to":"a"}"#]);
+        assert_eq!(begun["decision"], "EXECUTE", "{begun}");
+        (text(&begun["intent"]["key"]), text(&begun["attempt_id"]))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().expect("a string").to_owned()
+}
+
+#[test]
+fn what_completed_is_replayed_byte_for_byte() {
+    let server = Server::start();
+    let call = ["begin", "send_email", "--run", "r-1", "--business-id", "order=8812"];
+    let begun = server.json(&[&call[..], &["--lease", "60s", "--label", "team=mail"]].concat());
+    assert_eq!(begun["decision"], "EXECUTE");
+    assert_eq!(begun["reason"], "NEW");
+    assert_eq!(begun["lease"], "60s");
+    assert_eq!(begun["intent"]["key_basis"], "BUSINESS_IDS");
+    assert_eq!(begun["intent"]["labels"]["team"], "mail");
+    assert_eq!(begun["intent"]["result"], Value::Null);
+    let (key, attempt) = (text(&begun["intent"]["key"]), text(&begun["attempt_id"]));
+
+    let held = server.run(&call).exits(0).stdout;
+    assert!(held.contains("decision:         HOLD\n"), "{held}");
+    assert!(held.contains("reason:           IN_FLIGHT\n"), "{held}");
+
+    let extended = server.json(&[
+        "extend",
+        &key,
+        "--attempt",
+        &attempt,
+        "--lease",
+        "2m",
+        "--downstream-ref",
+        "m-17",
+    ]);
+    assert_eq!(
+        (&extended["lease"], &extended["intent"]["downstream_ref"]),
+        (&"120s".into(), &"m-17".into())
+    );
+
+    let complete =
+        ["complete", &key, "--attempt", &attempt, "--result", "@", "--server", &server.url];
+    let file = server.dir.path().join("result");
+    fs::write(&file, b"\x00\xff").unwrap();
+    let named = format!("@{}", file.display());
+    let completed = run(&complete.map(|it| if it == "@" { &named } else { it })).exits(0).stdout;
+    assert!(completed.starts_with("state:           COMPLETED\n"), "{completed}");
+    assert!(completed.contains("(2 bytes that are no text; --json has them)"), "{completed}");
+
+    let replayed = server.json(&call);
+    assert_eq!(
+        (&replayed["decision"], &replayed["reason"]),
+        (&"REPLAY".into(), &"COMPLETED".into())
+    );
+    assert_eq!(replayed["intent"]["result_base64"], "AP8=");
+    assert_eq!(replayed["intent"].get("result"), None);
+    assert_eq!(replayed["intent"]["provenance"], "CALLER");
+    assert_eq!(replayed["attempt_id"], "");
+}
+
+#[test]
+fn a_failure_is_final_knowledge_only_when_it_says_so() {
+    let server = Server::start();
+    let (key, attempt) = server.granted("a");
+    let unknown = server.json(&["fail", &key, "--attempt", &attempt, "--code", "timeout"]);
+    assert_eq!(unknown["intent"]["state"], "UNKNOWN");
+    assert_eq!(unknown["intent"]["failure"]["kind"], "OUTCOME_UNKNOWN");
+
+    let (key, attempt) = server.granted("b");
+    let failed =
+        ["fail", &key, "--attempt", &attempt, "--not-executed", "--message", "no\x1b[2Jsuch"];
+    let failed = server.run(&failed).exits(0).stdout;
+    assert!(failed.starts_with("state:           FAILED\n"), "{failed}");
+    assert!(failed.contains(r"NOT_EXECUTED no\u{1b}[2Jsuch"), "{failed}");
+    let again = server.json(&["begin", "send_email", "--key", "b", "--args", r#"{"to":"a"}"#]);
+    assert_eq!((&again["reason"], &again["intent"]["attempt"]), (&"RETRY".into(), &2.into()));
+}
+
+#[test]
+fn the_server_s_no_names_reason_and_next_action_and_exits_1() {
+    let server = Server::start();
+    server.granted("a");
+    let changed = ["begin", "send_email", "--key", "a", "--args", r#"{"to":"b"}"#];
+    let said = server.run(&changed).exits(1);
+    assert_eq!(said.stdout, "");
+    let first = said.stderr.lines().next().unwrap_or_default();
+    assert_eq!(
+        first,
+        "intent-ledger: PARAMETERS_CHANGED: the key was begun with other arguments \
+         (next: DO_NOT_EXECUTE)"
+    );
+    assert!(said.stderr.contains("\n  pointers: /to\n"), "{}", said.stderr);
+
+    let said = server.run(&[&changed[..], &["--json"]].concat()).exits(1);
+    assert_eq!(said.stderr, "");
+    let error = &said.json()["error"];
+    assert_eq!(error["code"], "FAILED_PRECONDITION");
+    assert_eq!(error["reason"], "PARAMETERS_CHANGED");
+    assert_eq!(error["metadata"]["nextAction"], "DO_NOT_EXECUTE");
+
+    let invalid = server.run(&["begin", "t", "--key", "k", "--args", "[]", "--json"]).exits(1);
+    let error = &invalid.json()["error"];
+    assert_eq!(
+        (&error["code"], &error["reason"]),
+        (&"INVALID_ARGUMENT".into(), &"ARGUMENTS_NOT_OBJECT".into())
+    );
+    assert_eq!(error["violations"][0]["field"], "arguments_json");
+}
+
+#[test]
+fn an_intent_is_looked_up_by_whatever_names_it() {
+    let server = Server::start();
+    let call = ["send_email", "--run", "r-1", "--business-id", "order=1"];
+    let begun = server.json(&[&["begin"], &call[..], &["--tool-call-id", "c-1"]].concat());
+    let (key, attempt) = (text(&begun["intent"]["key"]), text(&begun["attempt_id"]));
+    let downstream_key = text(&begun["downstream_key"]);
+    server.json(&["extend", &key, "--attempt", &attempt, "--downstream-ref", "m-1"]);
+    let ways: [&[&str]; 5] = [
+        &[&key],
+        &["--downstream-key", &downstream_key],
+        &["--downstream-ref", "m-1"],
+        &["--tool-call-id", "c-1"],
+        &["--tool", "send_email", "--run", "r-1", "--business-id", "order=1"],
+    ];
+    for way in ways {
+        let found = server.json(&[&["lookup"], way].concat());
+        assert_eq!(found["intent"]["key"], key.as_str(), "{way:?}");
+        assert_eq!(found["intent"]["attempt_id"], "", "{way:?}");
+    }
+    let absent = server.run(&["lookup", &"0".repeat(64)]).exits(1).stderr;
+    assert!(absent.starts_with("intent-ledger: INTENT_NOT_FOUND: "), "{absent}");
+
+    // A wait ends with what it waited for, or as it was.
+    let waited = server.json(&["lookup", &key, "--wait", "100ms", "--timeout", "10s"]);
+    assert_eq!(waited["intent"]["state"], "STARTED");
+}
+
+#[test]
+fn a_list_is_a_table_for_people_and_pages_for_programs() {
+    let server = Server::start();
+    assert_eq!(server.run(&["list"]).exits(0).stderr, "no intents\n");
+    let keys: Vec<String> = ["a", "b", "c"].iter().map(|key| server.granted(key).0).collect();
+    let table = server.run(&["list"]).exits(0).stdout;
+    let lines: Vec<&str> = table.lines().collect();
+    assert_eq!(lines.len(), 4, "{table}");
+    assert!(lines[0].starts_with("CREATED") && lines[0].ends_with("KEY"), "{table}");
+    assert!(
+        lines[1].contains("  STARTED  send_email  -") && lines[1].ends_with(&keys[2]),
+        "{table}"
+    );
+    assert!(!table.contains('\x1b'), "colours are for terminals: {table}");
+
+    let page = server.json(&["list", "--page-size", "2"]);
+    assert_eq!(page["intents"].as_array().map(Vec::len), Some(2));
+    let next = text(&page["next_page_token"]);
+    let rest = server.json(&["list", "--page-size", "2", "--page-token", &next]);
+    assert_eq!(rest["intents"][0]["key"], keys[0].as_str());
+    let all = server.run(&["list", "--page-size", "2", "--all", "--json"]).exits(0).stdout;
+    assert_eq!(all.lines().count(), 2, "{all}");
+    let all = server.run(&["list", "--page-size", "2", "--all"]).exits(0);
+    assert_eq!((all.stdout.lines().count(), all.stderr.as_str()), (4, ""));
+    let first = server.run(&["list", "--page-size", "2"]).exits(0).stderr;
+    assert!(first.starts_with("there are more: add --all, or --page-token "), "{first}");
+
+    let none = server.json(&["list", "--state", "completed", "--state", "FAILED", "--attention"]);
+    assert_eq!(none["intents"], Value::Array(Vec::new()));
+}
+
+#[test]
+fn a_person_resolves_what_was_shown() {
+    let server = Server::start();
+    let (key, attempt) = server.granted("a");
+    let early = ["resolve", &key, "--not-executed", "--reason", "not there", "--json"];
+    let early = server.run(&early).exits(1).json();
+    assert_eq!(early["error"]["reason"], "LEASE_RUNNING");
+    server.json(&["fail", &key, "--attempt", &attempt]);
+    let etag = text(&server.json(&["lookup", &key])["intent"]["etag"]);
+    let because = ["--reason", "it is in the sent log"];
+
+    let stale = ["resolve", &key, "--acknowledge", "--etag", "stale"];
+    let stale = server.run(&[&stale[..], &because].concat()).exits(1).stderr;
+    assert!(stale.starts_with("intent-ledger: ETAG_MISMATCH: "), "{stale}");
+
+    let resolve = ["resolve", &key, "--executed", "--result", "m-17"];
+    let said = server.run(&[&resolve[..], &because].concat()).exits(0);
+    assert!(said.stderr.starts_with("resolving:\nstate:           UNKNOWN"), "{}", said.stderr);
+    assert!(said.stdout.starts_with("state:           COMPLETED\n"), "{}", said.stdout);
+    assert!(said.stdout.contains(" OPERATOR ada it is in the sent log\n"), "{}", said.stdout);
+    let replayed = server.json(&["begin", "send_email", "--key", "a", "--args", r#"{"to":"a"}"#]);
+    assert_eq!(replayed["intent"]["result"], "m-17");
+
+    let opposite = ["resolve", &key, "--not-executed", "--etag", &etag, "--actor", "bob", "--json"];
+    let opposite = server.run(&[&opposite[..], &because].concat()).exits(1);
+    assert_eq!(opposite.json()["error"]["code"], "FAILED_PRECONDITION");
+    let history = server.json(&["lookup", &key, "--full"]);
+    assert!(history["intent"]["events"].as_array().is_some_and(|events| !events.is_empty()));
+}
+
+#[test]
+fn a_policy_s_mistakes_are_named_with_file_line_and_column() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("policy.toml");
+    fs::write(&path, "version = 1\n[tools.a]\nleese = \"60s\"\nscope = \"never\"\n").unwrap();
+    let file = path.to_str().unwrap();
+    let said = run(&["policy", "check", file]).exits(1);
+    let lines: Vec<&str> = said.stdout.lines().collect();
+    assert_eq!(lines.len(), 2, "{}", said.stdout);
+    assert!(lines[0].starts_with(&format!("{file}:3:1: tools.a.leese: ")), "{}", lines[0]);
+    assert!(lines[1].starts_with(&format!("{file}:4:")), "{}", lines[1]);
+    let said = run(&["policy", "check", file, "--json"]).exits(1).json();
+    assert_eq!((&said["ok"], &said["mistakes"][0]["line"]), (&false.into(), &3.into()));
+    let said = run(&["policy", "explain", file, "a", "-"]).exits(1);
+    assert!(said.stderr.starts_with(&format!("{file}:3:1: ")), "{}", said.stderr);
+
+    let example = run(&["policy", "check", &example()]).exits(0);
+    assert_eq!(example.stdout, "ok: version 1, 4 tools\n");
+    let said = run_with_stdin(&["policy", "check", "-"], b"[tools.a]\n").exits(0);
+    assert_eq!(said.stdout, "ok: version 1, 1 tool\n");
+}
+
+fn example() -> String {
+    root().join("examples/policy.toml").to_str().expect("UTF-8").to_owned()
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()
+}
+
+#[test]
+fn a_sample_call_is_explained_as_the_server_would_answer_it() {
+    let explain = |arguments: &str, more: &[&str]| {
+        let example = example();
+        let command = ["policy", "explain", &example, "send_email", "-"];
+        run_with_stdin(&[&command, more].concat(), arguments.as_bytes())
+    };
+    let call = r#"{"order_id":8812,"template":"paid","to":" Ada@example.com"}"#;
+    let said = explain(call, &["--run", "r-1"]).exits(0).stdout;
+    assert!(said.starts_with("decision:          EXECUTE NEW\n"), "{said}");
+    assert!(said.contains("\nclass:             effectful\n"), "{said}");
+    let first = explain(call, &["--run", "r-1", "--json"]).exits(0).json();
+    let other = r#"{"to":"ada@example.com","template":"paid","order_id":"8812","body":"x"}"#;
+    let again = explain(other, &["--run", "r-1", "--json", "--idempotency-key", "mine"]).exits(0);
+    assert_eq!(first["key"], again.json()["key"]);
+    assert_eq!(again.json()["warnings"][0], "identity_overridden");
+    assert_eq!(first["lease"], "60s");
+
+    let said = explain("{}", &["--run", "r-1", "--json"]).exits(1).json();
+    assert_eq!(said["error"]["reason"], "IDENTITY_POINTER_EMPTY");
+    let said = explain("[", &["--run", "r-1"]).exits(1).stderr;
+    assert!(said.starts_with("intent-ledger: ARGUMENTS_MALFORMED: "), "{said}");
+}
+
+#[test]
+fn a_store_is_migrated_and_examined() {
+    let dir = TempDir::new().unwrap();
+    let store = format!("sqlite:{}", dir.path().join("ledger.db").display());
+    let absent = run(&["doctor", "--store", &store]).exits(1).stdout;
+    assert!(absent.contains("PROBLEM: failed to reach the store: "), "{absent}");
+    assert!(!dir.path().join("ledger.db").exists(), "doctor made a file");
+
+    let migrated = run(&["migrate", "--store", &store]).exits(0).stdout;
+    assert!(migrated.starts_with("schema: version 0 → "), "{migrated}");
+    let again = run(&["migrate", "--store", &store]).exits(0).stdout;
+    assert!(again.ends_with(", nothing to do\n"), "{again}");
+
+    let well = run(&["doctor", "--store", &store]).exits(0).stdout;
+    assert!(well.contains("schema:            up to date\n"), "{well}");
+    assert!(well.ends_with("problems:          ok: none\n"), "{well}");
+    let report = run(&["doctor", "--store", &store, "--json"]).exits(0).json();
+    assert_eq!((&report["ok"], &report["oldest_unsettled"]), (&true.into(), &Value::Null));
+
+    let foreign = dir.path().join("foreign.db");
+    fs::write(&foreign, "").unwrap();
+    let foreign = format!("sqlite:{}", foreign.display());
+    let said = run(&["doctor", "--store", &foreign, "--json"]).exits(1).json();
+    assert!(text(&said["problems"][0]).contains("intent-ledger migrate"), "{said}");
+    assert_eq!(fs::read(dir.path().join("foreign.db")).unwrap(), b"", "doctor changed a file");
+}
+
+#[test]
+fn the_default_file_and_completions_are_printed() {
+    let config = run(&["config"]).exits(0).stdout;
+    let table: toml::Table = toml::from_str(&config).expect("TOML");
+    assert_eq!(table["listen"].as_str(), Some("127.0.0.1:7070"));
+    for shell in ["bash", "zsh", "fish"] {
+        let script = run(&["completions", shell]).exits(0).stdout;
+        assert!(script.contains("begin"), "{shell}");
+    }
+}
+
+#[test]
+fn bad_usage_exits_64() {
+    let key = "0".repeat(64);
+    let bad: [&[&str]; 16] = [
+        &[],
+        &["no-such-command"],
+        &["begin"],
+        &["begin", "t", "--business-id", "order"],
+        &["begin", "t", "--business-id", "a=1", "--business-id", "a=2"],
+        &["begin", "t", "--business-id", "a=1", "--key", "k"],
+        &["begin", "t", "--args", "@/no/such/file"],
+        &["begin", "t", "--lease", "soon"],
+        &["begin", "t", "--server", "https://127.0.0.1:1"],
+        &["complete", &key],
+        &["lookup"],
+        &["lookup", &key, "--tool", "t"],
+        &["lookup", &key, "--run", "r"],
+        &["list", "--state", "GONE"],
+        &["resolve", &key, "--executed", "--not-executed", "--reason", "x"],
+        &["migrate", "--store", "mysql://x"],
+    ];
+    for arguments in bad {
+        let said = run(arguments);
+        assert_eq!(said.status, 64, "{arguments:?}: {}", said.stderr);
+        assert!(!said.stderr.is_empty(), "{arguments:?}");
+    }
+    let said = run_with_stdin(&["begin", "t", "--args", "-"], b"\xff").exits(64);
+    assert_eq!(said.stderr, "intent-ledger: --args: is not UTF-8\n");
+    run(&["policy", "check", "/no/such/file"]).exits(64);
+}
+
+#[test]
+fn a_server_that_is_not_there_is_named_with_a_way_out() {
+    // A port that was free a moment ago.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let url = format!("http://127.0.0.1:{port}");
+    let said = run(&["list", "--server", &url]).exits(1);
+    assert!(
+        said.stderr.starts_with(&format!(
+            "intent-ledger: UNAVAILABLE: failed to reach the server at {url}: Connection refused"
+        )),
+        "{}",
+        said.stderr
+    );
+    assert!(said.stderr.contains("`intent-ledger serve`"), "{}", said.stderr);
+    let said = run(&["begin", "t", "--key", "k", "--server", &url, "--json"]).exits(1);
+    assert_eq!(said.json()["error"]["code"], "UNAVAILABLE");
+}
+
+#[test]
+fn a_lost_answer_of_begin_names_the_attempt_that_finds_the_truth() {
+    // Connections are taken by the kernel and never answered.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    let attempt = "6e9f45b8-436d-450c-aa38-4ec20b4a13c2";
+    let begin = ["begin", "t", "--key", "k", "--attempt-id", attempt, "--timeout", "200ms"];
+    let said = run(&[&begin[..], &["--json", "--server", &url]].concat()).exits(1).json();
+    assert_eq!(said["error"]["code"], "DEADLINE_EXCEEDED");
+    assert_eq!(said["error"]["metadata"]["repeatWithAttemptId"], attempt);
+}
+
+#[test]
+fn help_reads_as_its_golden_file_says() {
+    for (name, arguments) in
+        [("help", &["--help"] as &[&str]), ("begin-help", &["begin", "--help"])]
+    {
+        let help = run(arguments).exits(0).stdout;
+        let path = root().join(format!("tests/golden/cli/{name}.txt"));
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, &help).unwrap();
+        }
+        let golden = fs::read_to_string(&path).unwrap_or_default();
+        assert_eq!(help, golden, "{} differs; UPDATE_GOLDEN=1 writes it anew", path.display());
+    }
+}

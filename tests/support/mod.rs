@@ -1,0 +1,30 @@
+//! What the integration tests share: servers, stores, calls.
+
+pub(crate) mod calls;
+pub(crate) mod cluster;
+pub(crate) mod server;
+
+/// Runs the same test on the embedded store and on Postgres.
+///
+/// Each function gets the [`server::Kind`] of its store and becomes two tests, `sqlite::NAME` and
+/// `postgres::NAME`.
+#[macro_export]
+macro_rules! on_both_stores {
+    ($($(#[$doc:meta])* async fn $name:ident($kind:ident) $body:block)+) => {
+        $($(#[$doc])* async fn $name($kind: $crate::support::server::Kind) $body)+
+
+        mod sqlite {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                super::$name($crate::support::server::Kind::Sqlite).await;
+            })+
+        }
+
+        mod postgres {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                super::$name($crate::support::server::Kind::Postgres).await;
+            })+
+        }
+    };
+}
