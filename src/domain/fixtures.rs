@@ -313,7 +313,7 @@ impl Story {
 
     /// The downstream is asked and answers at once.
     pub(crate) fn hear(mut self, answer: &Answer) -> Self {
-        let asked = Asked::of(self.row());
+        let asked = Asked::of(self.row(), self.now());
         self.apply_answer(asked, answer);
         self
     }

@@ -193,9 +193,12 @@ impl History {
                 self.begin(*attempt, *caller, *lease, before.as_ref());
             }
             _ if before.is_none() => return,
-            Step::Ask => self.asked = Some(Asked::of(self.story.row())),
+            Step::Ask => self.asked = Some(Asked::of(self.story.row(), self.story.now())),
             Step::Hear(answer) => {
-                let asked = self.asked.take().unwrap_or_else(|| Asked::of(self.story.row()));
+                let asked = self
+                    .asked
+                    .take()
+                    .unwrap_or_else(|| Asked::of(self.story.row(), self.story.now()));
                 self.story.apply_answer(asked, answer);
             }
             Step::Expire => self.story = self.story.clone().expired(),

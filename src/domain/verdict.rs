@@ -44,15 +44,17 @@ pub enum Answer {
 /// What was read before the downstream was asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Asked {
+    at: Timestamp,
     state: State,
     attempts: usize,
     lease_expires_at: Option<Timestamp>,
 }
 
 impl Asked {
-    /// Remembers the intent as it stands before a probe.
-    pub fn of(intent: &Intent) -> Self {
+    /// Remembers the intent as it stands before a probe that goes out at `at`.
+    pub fn of(intent: &Intent, at: Timestamp) -> Self {
         Self {
+            at,
             state: intent.state,
             attempts: intent.attempts.len(),
             lease_expires_at: intent.current().map(|attempt| attempt.lease_expires_at),
@@ -77,7 +79,7 @@ pub fn reconcile(
     now: Timestamp,
 ) -> Result<Outcome, TransitionError> {
     // Somebody settled, began or extended while the probe was out: their word is newer.
-    if asked != Asked::of(intent) || !is_due(intent, now) {
+    if asked != Asked::of(intent, asked.at) || !is_due(intent, now) {
         return Ok(Outcome::unchanged(intent, Ok(())));
     }
     match answer {
@@ -88,7 +90,7 @@ pub fn reconcile(
         Answer::Several { result, downstream_refs } => {
             executed(intent, result, downstream_refs, true, now)
         }
-        Answer::Absent => absent(intent, rule, now),
+        Answer::Absent => absent(intent, rule, asked.at, now),
         Answer::Running => Ok(undecided(intent, "still running", give_up_after, now)),
         Answer::Unmapped { note } => Ok(undecided(intent, note, give_up_after, now)),
         Answer::Unreachable => Ok(Outcome::unchanged(intent, Ok(()))),
@@ -124,7 +126,14 @@ fn executed(
     Ok(Outcome { intent: next, events, answer: Ok(()) })
 }
 
-fn absent(intent: &Intent, rule: StatusRule, now: Timestamp) -> Result<Outcome, TransitionError> {
+/// It was not there when the question went out, at `seen`. The answer may have been long on its way,
+/// so that is the time that counts.
+fn absent(
+    intent: &Intent,
+    rule: StatusRule,
+    seen: Timestamp,
+    now: Timestamp,
+) -> Result<Outcome, TransitionError> {
     let mut next = intent.clone();
     // The downstream once gave an id for it: that it knows nothing now proves nothing. Nor does it
     // where somebody acted without a grant, since no lease says until when that effect may land.
@@ -149,14 +158,14 @@ fn absent(intent: &Intent, rule: StatusRule, now: Timestamp) -> Result<Outcome, 
         .filter(|attempt| !attempt.fate.is_harmless())
         .map(|attempt| attempt.visible_from().max(attempt.lease_expires_at + rule.visibility))
         .max();
-    let too_early = visible.is_some_and(|from| now < from);
+    let too_early = visible.is_some_and(|from| seen < from);
     let too_close =
-        intent.probing.last_absence_at.is_some_and(|last| now.since(last) < rule.visibility / 2);
+        intent.probing.last_absence_at.is_some_and(|last| seen.since(last) < rule.visibility / 2);
     if too_early || too_close {
         return Ok(Outcome::unchanged(intent, Ok(())));
     }
     next.probing.absences += 1;
-    next.probing.last_absence_at = Some(now);
+    next.probing.last_absence_at = Some(seen);
     if next.probing.absences < rule.confirmations {
         return Ok(Outcome { intent: next, events: Vec::new(), answer: Ok(()) });
     }

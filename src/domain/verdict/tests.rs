@@ -110,6 +110,24 @@ fn an_absence_counts_past_visibility_as_often_as_confirmed_and_spaced() {
 }
 
 #[test]
+fn an_absence_counts_from_when_the_question_went_out() {
+    let mut story = lapsed().lost(1);
+    let asked = Asked::of(story.row(), story.now());
+    for _ in 0..5 {
+        story = story.wait(DAY);
+        story.apply_answer(asked, &Answer::Absent);
+        assert_eq!((story.state(), story.row().probing.absences), (State::Unknown, 0));
+    }
+    // Nor does one question count twice.
+    let asked = Asked::of(story.row(), story.now());
+    for _ in 0..5 {
+        story = story.wait(DAY);
+        story.apply_answer(asked, &Answer::Absent);
+        assert_eq!((story.state(), story.row().probing.absences), (State::Unknown, 1));
+    }
+}
+
+#[test]
 fn a_proven_absence_settles_every_attempt_begun_before() {
     let mut policy = deduplicating();
     policy.downstream.status = Some(STATUS);
@@ -203,7 +221,7 @@ fn a_verdict_does_not_apply_to_what_has_changed_since_the_question() {
     ];
     for change in meanwhile {
         for answer in [found(None), Answer::Absent, Answer::Running, several(&["a", "b"])] {
-            let asked = Asked::of(lapsed().row());
+            let asked = Asked::of(lapsed().row(), lapsed().now());
             let mut story = change(lapsed()).wait(HOUR);
             let before = story.row().clone();
             story.apply_answer(asked, &answer);
