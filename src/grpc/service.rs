@@ -9,7 +9,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::{
     convert::{self, Viewer},
     deadline,
-    status::{not_served, status},
+    status::{not_served, reason, status},
 };
 use crate::{
     domain::{event::Event, intent::Intent},
@@ -18,11 +18,15 @@ use crate::{
         self, intent_ledger_service_server::IntentLedgerService,
         intent_operations_service_server::IntentOperationsService,
     },
+    telemetry::metrics,
 };
 
 /// Calls that may be under way at once: past that, a caller is told at once rather than after its
 /// own deadline. Waiting Lookups do not count, they hold nothing.
 const CALLS_MAX: usize = 16_384;
+
+/// The label of tools that the policy does not list: callers make those names up.
+const UNLISTED: &str = "(unlisted)";
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
@@ -39,7 +43,7 @@ impl LedgerService {
     }
 
     fn admit(&self) -> Result<SemaphorePermit<'_>, Status> {
-        self.calls.try_acquire().map_err(|_| status(&LedgerError::QueueFull))
+        self.calls.try_acquire().map_err(|_| refuse(LedgerError::QueueFull))
     }
 }
 
@@ -49,7 +53,9 @@ fn encode(ledger: &Ledger, intent: Intent, viewer: Viewer, events: Vec<Event>) -
 }
 
 fn refuse(error: impl Into<LedgerError>) -> Status {
-    status(&error.into())
+    let error = error.into();
+    metrics::error(reason(&error));
+    status(&error)
 }
 
 fn words(warnings: Vec<&'static str>) -> Vec<String> {
@@ -65,9 +71,16 @@ impl IntentLedgerService for LedgerService {
         let _permit = self.admit()?;
         let deadline = deadline::of(&request);
         let request = convert::begin_request(request.into_inner()).map_err(refuse)?;
-        let answer = self.ledger.begin(request, deadline).await.map_err(refuse)?;
+        let mut answer = self.ledger.begin(request, deadline).await.map_err(refuse)?;
+        let tool = answer.listed_tool.take();
         let expires_at = |intent: &Intent| self.ledger.expires_at(intent);
-        Ok(Response::new(convert::begin_response(answer, expires_at)))
+        let response = convert::begin_response(answer, expires_at);
+        metrics::begin(
+            tool.as_deref().unwrap_or(UNLISTED),
+            response.decision().as_str_name().trim_start_matches("DECISION_"),
+            response.reason().as_str_name().trim_start_matches("REASON_"),
+        );
+        Ok(Response::new(response))
     }
 
     async fn complete(
@@ -80,6 +93,7 @@ impl IntentLedgerService for LedgerService {
         let viewer = Viewer::of(&request.attempt_id);
         let request = convert::complete_request(request);
         let answer = self.ledger.complete(request, deadline).await.map_err(refuse)?;
+        metrics::settlement("COMPLETE");
         Ok(Response::new(v1::CompleteResponse {
             intent: Some(encode(&self.ledger, answer.intent, viewer, Vec::new())),
             warnings: words(answer.warnings),
@@ -95,7 +109,9 @@ impl IntentLedgerService for LedgerService {
         let request = request.into_inner();
         let viewer = Viewer::of(&request.attempt_id);
         let request = convert::fail_request(request).map_err(refuse)?;
+        let kind = if request.not_executed { "NOT_EXECUTED" } else { "OUTCOME_UNKNOWN" };
         let answer = self.ledger.fail(request, deadline).await.map_err(refuse)?;
+        metrics::settlement(kind);
         Ok(Response::new(v1::FailResponse {
             intent: Some(encode(&self.ledger, answer.intent, viewer, Vec::new())),
             warnings: words(answer.warnings),
@@ -212,6 +228,7 @@ impl IntentOperationsService for OperationsService {
         let deadline = deadline::of(&request);
         let request = convert::resolve_request(request.into_inner()).map_err(refuse)?;
         let intent = self.ledger.resolve(request, deadline).await.map_err(refuse)?;
+        metrics::settlement("RESOLVE");
         Ok(Response::new(v1::ResolveIntentResponse {
             intent: Some(encode(&self.ledger, intent, Viewer::Operator, Vec::new())),
         }))

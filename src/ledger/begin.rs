@@ -78,6 +78,8 @@ pub struct BeginAnswer {
     pub model_message: String,
     /// What the caller should know.
     pub warnings: Vec<&'static str>,
+    /// The tool, where the policy lists it: a bound on the names that metrics carry.
+    pub listed_tool: Option<String>,
 }
 
 /// A Begin whose shape is right.
@@ -474,6 +476,7 @@ impl Answer<'_> {
             approved_arguments_json: String::new(),
             model_message: message,
             warnings,
+            listed_tool: self.policy.listed.then(|| self.checked.call.tool.clone()),
         }
     }
 }
