@@ -179,8 +179,19 @@ impl Ledger {
             if deadline.has_passed() {
                 return Err(LedgerError::DeadlinePassed);
             }
-            if let Some(answer) = self.begin_once(&checked, deadline).await? {
-                return Ok(answer);
+            let policies = self.policies.current();
+            let answer = match self.begin_once(&checked, &policies, deadline).await {
+                Ok(None) => continue,
+                Ok(Some(answer)) => Ok(answer),
+                Err(error) => Err(error),
+            };
+            // Nothing was written, so nothing has compared the policy's version yet.
+            let refused = match &answer {
+                Ok(answer) => matches!(answer.decision, Decision::Refuse { .. }),
+                Err(error) => matches!(error, LedgerError::Invalid(_)),
+            };
+            if !refused || !self.policies.was_behind(&self.store, &policies).await? {
+                return answer;
             }
         }
         Err(LedgerError::Internal("a Begin met somebody else's write too often".to_owned()))
@@ -190,11 +201,11 @@ impl Ledger {
     async fn begin_once(
         &self,
         checked: &Checked,
+        policies: &PolicySet,
         deadline: Deadline,
     ) -> Result<Option<BeginAnswer>, LedgerError> {
-        let policies = self.policies.current();
         let policy = policies.active().tool(&checked.call.namespace, &checked.call.tool);
-        let candidates = Candidates::of(&policies, &checked.as_call(), &checked.free_text);
+        let candidates = Candidates::of(policies, &checked.as_call(), &checked.free_text);
 
         // Nothing to record and no older row that could decide: not even a key is needed.
         if policy.class != Class::Effectful && candidates.older.is_empty() {
@@ -236,7 +247,7 @@ impl Ledger {
         let now = found.now;
         if let Some((stored, candidate)) = candidates.row(found) {
             return self
-                .begin_present(checked, &policies, policy, candidate, stored, now, deadline)
+                .begin_present(checked, policies, policy, candidate, stored, now, deadline)
                 .await;
         }
         free_text_allowed(policy, checked)?;
@@ -279,9 +290,14 @@ impl Ledger {
         deadline: Deadline,
     ) -> Result<Option<BeginAnswer>, LedgerError> {
         let row = &stored.intent;
-        let recipe = policies
-            .recipe_of(row.recipe, &checked.call.namespace, &checked.call.tool)
-            .ok_or_else(|| unknown_recipe(row.recipe))?;
+        let recipe = policies.recipe_of(row.recipe, &checked.call.namespace, &checked.call.tool);
+        let Some(recipe) = recipe else {
+            // Another replica made the row under a policy that this one has not heard of.
+            return match self.policies.was_behind(&self.store, policies).await? {
+                true => Ok(None),
+                false => Err(unknown_recipe(row.recipe)),
+            };
+        };
         if candidate_basis_moved(row, candidate) {
             return Err(LedgerError::Internal("a key was found under another basis".to_owned()));
         }
