@@ -33,6 +33,11 @@ const POLICY_FILE_INTERVAL: Duration = Duration::from_secs(1);
 /// How often health follows the store.
 const HEALTH_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Calls that one connection may cancel before they were looked at. An orchestrator whose network
+/// stalls gives up on everything under way at once; the library's default of 20 would end the
+/// connection, and with it the calls that were still wanted.
+const CANCELLED_CALLS_MAX: usize = 4096;
+
 /// A server that accepts calls.
 pub struct Running {
     /// The address of gRPC.
@@ -108,6 +113,7 @@ pub async fn start_with(
         .add_service(reflection()?.build_v1alpha()?);
     let serving = Server::builder()
         .http2_keepalive_interval(Some(Duration::from_secs(30)))
+        .http2_max_pending_accept_reset_streams(Some(CANCELLED_CALLS_MAX))
         .add_routes(routes)
         .serve_with_incoming_shutdown(
             TcpIncoming::from(grpc_listener).with_nodelay(Some(true)),
