@@ -4,7 +4,10 @@ mod parameters;
 mod schema;
 mod sql;
 
-use std::time::{Duration, UNIX_EPOCH};
+use std::{
+    future::Future,
+    time::{Duration, UNIX_EPOCH},
+};
 
 use async_trait::async_trait;
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime};
@@ -28,9 +31,19 @@ const WRITERS: usize = 2;
 /// How often a batch that a deadlock threw out is tried again before its callers are told.
 const DEADLOCK_RETRIES_MAX: usize = 5;
 
+/// How long the answer to a read by key may take. A store that is silent is one that cannot be
+/// reached, and its caller should hear so within seconds.
+const READ_WAIT_MAX: Duration = Duration::from_secs(3);
+
+/// How long the answer to a batch may take. Past that the connection is given up: whether it was
+/// committed is then in doubt, which is the truth, and the writer is free for others. Closing our
+/// end cancels nothing: Postgres finishes a commit whose client has gone.
+const WRITE_WAIT_MAX: Duration = Duration::from_secs(10);
+
 /// The table of intents in Postgres.
 pub struct PostgresStore {
     pool: Pool,
+    write_begin: String,
     write_statement: String,
 }
 
@@ -40,7 +53,7 @@ impl PostgresStore {
     /// Connects, and refuses a schema or settings that would break a promise.
     pub async fn open(options: &StoreOptions) -> Result<Self, OpenError> {
         let pool = pool(&options.address, options.connections_max)?;
-        let store = Self { pool, write_statement: sql::write() };
+        let store = Self { pool, write_begin: sql::begin(), write_statement: sql::write() };
         let client = store.client().await?;
         schema::check(&client).await?;
         let unsafe_settings: Vec<String> =
@@ -66,8 +79,26 @@ impl PostgresStore {
         parameters: &Parameters<'_>,
     ) -> Result<Vec<Row>, StoreError> {
         let client = self.client().await?;
-        let prepared = client.prepare_cached(statement).await.map_err(nothing_written)?;
-        client.query(&prepared, parameters).await.map_err(nothing_written)
+        let answer = async {
+            let prepared = client.prepare_cached(statement).await?;
+            client.query(&prepared, parameters).await
+        };
+        let answer = within(READ_WAIT_MAX, answer).await;
+        let (client, answer) = keep(client, answer).map_err(StoreError::Unavailable)?;
+        answer.map_err(|error| {
+            release(client, &error);
+            nothing_written(error)
+        })
+    }
+
+    /// For statements that look at many rows and may take their time.
+    async fn query_all(
+        &self,
+        statement: &str,
+        parameters: &Parameters<'_>,
+    ) -> Result<Vec<Row>, StoreError> {
+        let client = self.client().await?;
+        client.query(statement, parameters).await.map_err(nothing_written)
     }
 
     async fn rows(
@@ -80,20 +111,33 @@ impl PostgresStore {
 
     async fn try_write(&self, writes: &[&Write]) -> Result<Vec<Written>, StoreError> {
         let client = self.client().await?;
-        let statement =
-            client.prepare_cached(&self.write_statement).await.map_err(nothing_written)?;
+        let prepared = within(READ_WAIT_MAX, client.prepare_cached(&self.write_statement)).await;
+        let (client, prepared) = keep(client, prepared).map_err(StoreError::Unavailable)?;
+        let statement = match prepared {
+            Ok(statement) => statement,
+            Err(error) => {
+                release(client, &error);
+                return Err(nothing_written(error));
+            }
+        };
         let batch = parameters::Batch::of(writes);
-        let begin = format!("BEGIN; SELECT pg_advisory_xact_lock_shared({})", sql::POLICY_LOCK);
         let parameters = batch.as_parameters();
         // Sent one after the other without waiting: one round trip for the whole transaction.
-        let (begun, written, committed) = tokio::join!(
-            client.batch_execute(&begin),
-            client.query_one(&statement, &parameters),
-            client.batch_execute("COMMIT"),
-        );
-        begun.map_err(after_send)?;
-        let row = written.map_err(after_send)?;
-        committed.map_err(after_send)?;
+        let answers = async {
+            tokio::join!(
+                client.batch_execute(&self.write_begin),
+                client.query_one(&statement, &parameters),
+                client.batch_execute("COMMIT"),
+            )
+        };
+        let answers = within(WRITE_WAIT_MAX, answers).await;
+        let (client, (begun, written, committed)) =
+            keep(client, answers).map_err(StoreError::Indeterminate)?;
+        let answer = begun.and(written).and_then(|row| committed.map(|()| row));
+        let row = answer.map_err(|error| {
+            release(client, &error);
+            after_send(error)
+        })?;
         let at = micros(row.get(0));
         let active = unsigned(row.get(1));
         let done: Vec<Uuid> = row.get(2);
@@ -128,7 +172,7 @@ impl Store for PostgresStore {
         let mut retries = 0;
         let written = loop {
             match self.try_write(&sorted).await {
-                Err(StoreError::Rejected(error))
+                Err(StoreError::Unavailable(error))
                     if is_conflict(&error) && retries < DEADLOCK_RETRIES_MAX =>
                 {
                     retries += 1;
@@ -153,9 +197,7 @@ impl Store for PostgresStore {
              ORDER BY k.ordinal",
             sql::select("true")
         );
-        let client = self.client().await?;
-        let prepared = client.prepare_cached(&statement).await.map_err(nothing_written)?;
-        let rows = client.query(&prepared, &[&ids, &namespaces]).await.map_err(nothing_written)?;
+        let rows = self.query(&statement, &[&ids, &namespaces]).await?;
         let now = rows.first().map_or(Timestamp::default(), |row| micros(row.get("now")));
         let rows = rows
             .iter()
@@ -364,7 +406,7 @@ impl Store for PostgresStore {
     async fn unsettled_tools(&self) -> Result<Vec<(String, String)>, StoreError> {
         let states = [state_to_code(State::Started), state_to_code(State::Unknown)];
         let rows = self
-            .query(
+            .query_all(
                 "SELECT DISTINCT namespace, tool FROM intents WHERE state = ANY($1)",
                 &[&states.as_slice()],
             )
@@ -482,27 +524,72 @@ fn event(row: &Row) -> Result<Event, StoreError> {
     EventColumns::into_event(micros(row.get(0)).micros(), row.get(1))
 }
 
+/// What comes of `answer`; `None` if it does not come in time.
+async fn within<T>(longest: Duration, answer: impl Future<Output = T>) -> Option<T> {
+    tokio::time::timeout(longest, answer).await.ok()
+}
+
+/// Keeps a connection whose answer has come. Another one is closed rather than lent again: its
+/// next borrower would wait for the same answer.
+fn keep<T>(client: Object, answer: Option<T>) -> Result<(Object, T), BoxError> {
+    match answer {
+        Some(answer) => Ok((client, answer)),
+        None => {
+            drop(Object::take(client));
+            Err("the server took the statement and did not answer".into())
+        }
+    }
+}
+
+/// Lends a connection again after an error, unless its session may have ended: the driver needs a
+/// moment to notice that, and the next borrower would be the one to find out.
+fn release(client: Object, error: &tokio_postgres::Error) {
+    if error.code().map(fault).is_none_or(|fault| fault == Fault::Unknown) {
+        drop(Object::take(client));
+    }
+}
+
 /// An error of a statement that writes nothing, or nothing before its commit.
 fn nothing_written(error: tokio_postgres::Error) -> StoreError {
-    match error.code() {
-        Some(code) if !is_outage(code) => StoreError::Rejected(error.into()),
-        _ => StoreError::Unavailable(error.into()),
+    match error.code().map(fault) {
+        Some(Fault::Row) => StoreError::Rejected(error.into()),
+        Some(Fault::Busy | Fault::Unknown) | None => StoreError::Unavailable(error.into()),
     }
 }
 
 /// An error after the commit was sent: only an answer of the server proves that nothing happened.
 fn after_send(error: tokio_postgres::Error) -> StoreError {
-    match error.code() {
-        // The server ended the session, perhaps after the commit was durable.
-        Some(code) if is_outage(code) => StoreError::Indeterminate(error.into()),
-        Some(_) => StoreError::Rejected(error.into()),
-        None => StoreError::Indeterminate(error.into()),
+    match error.code().map(fault) {
+        Some(Fault::Row) => StoreError::Rejected(error.into()),
+        Some(Fault::Busy) => StoreError::Unavailable(error.into()),
+        Some(Fault::Unknown) | None => StoreError::Indeterminate(error.into()),
     }
 }
 
-/// Connection exceptions, shutdowns and crashes.
-fn is_outage(code: &SqlState) -> bool {
-    code.code().starts_with("08") || code.code().starts_with("57P")
+/// What an error code says of the transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    /// It was rolled back, and would be again: something is wrong with a row or a statement.
+    Row,
+    /// It was rolled back; the same may succeed later.
+    Busy,
+    /// The session ended, perhaps after the commit was durable. Codes that we do not know count
+    /// as this: a pooler may say it of a server that it has lost.
+    Unknown,
+}
+
+fn fault(code: &SqlState) -> Fault {
+    match code.code() {
+        "40003" => Fault::Unknown,
+        // Read-only: a standby that is not promoted yet. Cancelled: a time-out, or a person.
+        "25006" | "55P03" | "57014" => Fault::Busy,
+        code => match &code[..2] {
+            "40" | "53" => Fault::Busy,
+            "0A" | "20" | "21" | "22" | "23" | "25" | "26" | "34" | "3D" | "3F" | "42" | "44"
+            | "54" | "55" | "P0" => Fault::Row,
+            _ => Fault::Unknown,
+        },
+    }
 }
 
 fn is_conflict(error: &BoxError) -> bool {
@@ -515,3 +602,34 @@ fn is_conflict(error: &BoxError) -> bool {
 
 /// The epoch of every store.
 pub(super) const EPOCH: std::time::SystemTime = UNIX_EPOCH;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_known_codes_prove_that_nothing_was_written() {
+        let rows = [
+            ("23505", Fault::Row),
+            ("22021", Fault::Row),
+            ("42P01", Fault::Row),
+            ("25P02", Fault::Row),
+            ("40P01", Fault::Busy),
+            ("40001", Fault::Busy),
+            ("53100", Fault::Busy),
+            ("25006", Fault::Busy),
+            ("55P03", Fault::Busy),
+            ("57014", Fault::Busy),
+            ("57P01", Fault::Unknown),
+            ("57P03", Fault::Unknown),
+            ("08006", Fault::Unknown),
+            ("08007", Fault::Unknown),
+            ("40003", Fault::Unknown),
+            ("58000", Fault::Unknown),
+            ("XX000", Fault::Unknown),
+        ];
+        for (code, expected) in rows {
+            assert_eq!(fault(&SqlState::from_code(code)), expected, "{code}");
+        }
+    }
+}
