@@ -4,3 +4,9 @@
 mod support;
 
 mod begin;
+mod crash;
+mod deadlines;
+mod doubt;
+mod outage;
+mod stop;
+mod storm;
