@@ -7,6 +7,8 @@ mod begin;
 mod crash;
 mod deadlines;
 mod doubt;
+mod hash_version;
 mod outage;
+mod policy_change;
 mod stop;
 mod storm;
