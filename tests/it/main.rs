@@ -8,6 +8,7 @@ mod crash;
 mod deadlines;
 mod doubt;
 mod hash_version;
+mod layers;
 mod outage;
 mod policy_change;
 mod stop;
