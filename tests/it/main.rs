@@ -11,5 +11,6 @@ mod hash_version;
 mod layers;
 mod outage;
 mod policy_change;
+mod python;
 mod stop;
 mod storm;
