@@ -33,6 +33,11 @@ const POLICY_FILE_INTERVAL: Duration = Duration::from_secs(1);
 /// How often health follows the store.
 const HEALTH_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Calls that one connection may cancel before they were looked at. An orchestrator whose network
+/// stalls gives up on everything under way at once; the library's default of 20 would end the
+/// connection, and with it the calls that were still wanted.
+const CANCELLED_CALLS_MAX: usize = 4096;
+
 /// A server that accepts calls.
 pub struct Running {
     /// The address of gRPC.
@@ -83,9 +88,10 @@ pub async fn start_with(
     };
     let ledger =
         Arc::new(Ledger::start(store, &options).await.context("failed to start the ledger")?);
-    if let Some(path) = &config.policy {
-        offer_at_start(&ledger, path).await?;
-    }
+    let offered = match &config.policy {
+        Some(path) => Some((path.clone(), offer_at_start(&ledger, path).await?)),
+        None => None,
+    };
 
     let grpc_listener = bind("listen", config.listen).await?;
     let http_listener = bind("http", config.http).await?;
@@ -111,6 +117,7 @@ pub async fn start_with(
         .add_service(reflection()?.build_v1alpha()?);
     let serving = Server::builder()
         .http2_keepalive_interval(Some(Duration::from_secs(30)))
+        .http2_max_pending_accept_reset_streams(Some(CANCELLED_CALLS_MAX))
         .add_routes(routes)
         .serve_with_incoming_shutdown(
             TcpIncoming::from(grpc_listener).with_nodelay(Some(true)),
@@ -134,8 +141,8 @@ pub async fn start_with(
 
     let mut tasks =
         vec![tokio::spawn(follow_store(Arc::clone(&ledger), health.clone(), draining.clone()))];
-    if let Some(path) = config.policy.clone() {
-        tasks.push(tokio::spawn(follow_file(Arc::clone(&ledger), path, draining.clone())));
+    if let Some((path, text)) = offered {
+        tasks.push(tokio::spawn(follow_file(Arc::clone(&ledger), path, text, draining.clone())));
     }
     Ok(Running {
         grpc,
@@ -214,8 +221,8 @@ async fn follow_store(ledger: Arc<Ledger>, health: HealthReporter, stopping: Can
 }
 
 /// A bad file keeps a server from starting. One that has been replaced since does not: an older
-/// replica that restarts goes on with the newer policy.
-async fn offer_at_start(ledger: &Ledger, path: &PathBuf) -> anyhow::Result<()> {
+/// replica that restarts goes on with the newer policy. Says what was offered.
+async fn offer_at_start(ledger: &Ledger, path: &PathBuf) -> anyhow::Result<String> {
     let text = tokio::fs::read_to_string(path)
         .await
         .with_context(|| format!("failed to read the policy {}", path.display()))?;
@@ -228,28 +235,43 @@ async fn offer_at_start(ledger: &Ledger, path: &PathBuf) -> anyhow::Result<()> {
             return Err(anyhow!("failed to load the policy {}:\n{error}", path.display()));
         }
     }
-    Ok(())
+    Ok(text)
 }
 
 async fn offer_again(ledger: &Ledger, path: &PathBuf) {
     match tokio::fs::read_to_string(path).await {
-        Ok(text) => match ledger.offer_policy(&text).await {
-            Ok(version) => tracing::info!(version, "policy active"),
-            Err(error) => {
-                tracing::error!(%error, "the policy file was refused; the old one stays");
-            }
-        },
+        Ok(text) => {
+            offer(ledger, &text).await;
+        }
         Err(error) => tracing::error!(%error, "the policy file cannot be read; the old one stays"),
     }
 }
 
-/// Offers the file again whenever its text has changed.
-async fn follow_file(ledger: Arc<Ledger>, path: PathBuf, stopping: CancellationToken) {
-    let mut known = tokio::fs::read_to_string(&path).await.ok();
+/// Says whether the store was there to decide it.
+async fn offer(ledger: &Ledger, text: &str) -> bool {
+    match ledger.offer_policy(text).await {
+        Ok(version) => tracing::info!(version, "policy active"),
+        Err(OfferError::Store(error)) => {
+            tracing::error!(%error, "the policy file could not be offered; the old one stays");
+            return false;
+        }
+        Err(error) => tracing::error!(%error, "the policy file was refused; the old one stays"),
+    }
+    true
+}
+
+/// Offers the file again whenever its text is another one than the `known`, last offered.
+async fn follow_file(
+    ledger: Arc<Ledger>,
+    path: PathBuf,
+    mut known: String,
+    stopping: CancellationToken,
+) {
     while stopping.run_until_cancelled(tokio::time::sleep(POLICY_FILE_INTERVAL)).await.is_some() {
-        let text = tokio::fs::read_to_string(&path).await.ok();
-        if text.is_some() && text != known {
-            offer_again(&ledger, &path).await;
+        if let Ok(text) = tokio::fs::read_to_string(&path).await
+            && text != known
+            && offer(&ledger, &text).await
+        {
             known = text;
         }
     }

@@ -10,7 +10,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::{
     convert::{self, Viewer},
     deadline, session,
-    status::{not_served, status},
+    status::{not_served, reason, status},
 };
 use crate::{
     clock::Deadline,
@@ -20,11 +20,15 @@ use crate::{
         self, intent_ledger_service_server::IntentLedgerService,
         intent_operations_service_server::IntentOperationsService,
     },
+    telemetry::metrics,
 };
 
 /// Calls that may be under way at once: past that, a caller is told at once rather than after its
 /// own deadline. Waiting Lookups do not count, they hold nothing.
 const CALLS_MAX: usize = 16_384;
+
+/// The label of tools that the policy does not list: callers make those names up.
+const UNLISTED: &str = "(unlisted)";
 
 pub(super) type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
@@ -43,7 +47,7 @@ impl LedgerService {
     }
 
     fn admit(&self) -> Result<SemaphorePermit<'_>, Status> {
-        self.calls.try_acquire().map_err(|_| status(&LedgerError::QueueFull))
+        self.calls.try_acquire().map_err(|_| refuse(LedgerError::QueueFull))
     }
 
     pub(super) fn draining(&self) -> &CancellationToken {
@@ -57,8 +61,16 @@ impl LedgerService {
     ) -> Result<v1::BeginResponse, Status> {
         let _permit = self.admit()?;
         let request = convert::begin_request(request).map_err(refuse)?;
-        let answer = self.ledger.begin(request, deadline).await.map_err(refuse)?;
-        Ok(convert::begin_response(answer, |intent: &Intent| self.ledger.expires_at(intent)))
+        let mut answer = self.ledger.begin(request, deadline).await.map_err(refuse)?;
+        let tool = answer.listed_tool.take();
+        let expires_at = |intent: &Intent| self.ledger.expires_at(intent);
+        let response = convert::begin_response(answer, expires_at);
+        metrics::begin(
+            tool.as_deref().unwrap_or(UNLISTED),
+            response.decision().as_str_name().trim_start_matches("DECISION_"),
+            response.reason().as_str_name().trim_start_matches("REASON_"),
+        );
+        Ok(response)
     }
 
     pub(super) async fn do_complete(
@@ -70,6 +82,7 @@ impl LedgerService {
         let viewer = Viewer::of(&request.attempt_id);
         let request = convert::complete_request(request);
         let answer = self.ledger.complete(request, deadline).await.map_err(refuse)?;
+        metrics::settlement("COMPLETE");
         Ok(v1::CompleteResponse {
             intent: Some(encode(&self.ledger, answer.intent, viewer, Vec::new())),
             warnings: words(answer.warnings),
@@ -84,7 +97,9 @@ impl LedgerService {
         let _permit = self.admit()?;
         let viewer = Viewer::of(&request.attempt_id);
         let request = convert::fail_request(request).map_err(refuse)?;
+        let kind = if request.not_executed { "NOT_EXECUTED" } else { "OUTCOME_UNKNOWN" };
         let answer = self.ledger.fail(request, deadline).await.map_err(refuse)?;
+        metrics::settlement(kind);
         Ok(v1::FailResponse {
             intent: Some(encode(&self.ledger, answer.intent, viewer, Vec::new())),
             warnings: words(answer.warnings),
@@ -124,7 +139,9 @@ fn encode(ledger: &Ledger, intent: Intent, viewer: Viewer, events: Vec<Event>) -
 }
 
 pub(super) fn refuse(error: impl Into<LedgerError>) -> Status {
-    status(&error.into())
+    let error = error.into();
+    metrics::error(reason(&error));
+    status(&error)
 }
 
 fn words(warnings: Vec<&'static str>) -> Vec<String> {

@@ -96,6 +96,11 @@ pub(super) fn status(error: &LedgerError) -> Status {
     Status::with_error_details(code, text, details)
 }
 
+/// The reason of an error, as clients read it.
+pub(super) fn reason(error: &LedgerError) -> &'static str {
+    shape(error).1
+}
+
 /// Code, reason, whether the effect may have happened, and what to do next.
 fn shape(error: &LedgerError) -> (Code, &'static str, bool, &'static str) {
     match error {

@@ -78,6 +78,8 @@ pub struct BeginAnswer {
     pub model_message: String,
     /// What the caller should know.
     pub warnings: Vec<&'static str>,
+    /// The tool, if the policy lists it.
+    pub listed_tool: Option<String>,
 }
 
 /// A Begin whose shape is right.
@@ -114,8 +116,19 @@ impl Ledger {
             if deadline.has_passed() {
                 return Err(LedgerError::DeadlinePassed);
             }
-            if let Some(answer) = Round::new(self, &checked, deadline).run().await? {
-                return Ok(answer);
+            let round = Round::new(self, &checked, deadline);
+            let answer = match round.run().await {
+                Ok(None) => continue,
+                Ok(Some(answer)) => Ok(answer),
+                Err(error) => Err(error),
+            };
+            // Nothing was written, so nothing has compared the policy's version yet.
+            let refused = match &answer {
+                Ok(answer) => matches!(answer.decision, Decision::Refuse { .. }),
+                Err(error) => matches!(error, LedgerError::Invalid(_)),
+            };
+            if !refused || !round.was_behind().await? {
+                return answer;
             }
         }
         Err(LedgerError::Internal("a Begin met somebody else's write too often".to_owned()))

@@ -105,6 +105,20 @@ impl Policies {
         Ok(())
     }
 
+    /// Whether this server decided by `used` while another policy was active; the active one is
+    /// then the current one.
+    ///
+    /// A write proves that by itself. What is answered without one has to ask: a refusal, or
+    /// "there is no such intent".
+    pub(super) async fn was_behind(
+        &self,
+        store: &Arc<dyn Store>,
+        used: &PolicySet,
+    ) -> Result<bool, LedgerError> {
+        self.reload(store).await?;
+        Ok(self.current().active().version() != used.active().version())
+    }
+
     fn kept(&self, current: &PolicySet) -> usize {
         current.older().len() + usize::from(current.active().version() > 0)
     }
@@ -131,6 +145,10 @@ impl Policies {
             if version <= stored.active {
                 let known = stored.kept.iter().find(|kept| kept.version == version);
                 let same = known.is_some_and(|kept| kept.text == text);
+                if same {
+                    // Another replica was quicker: this one has yet to decide by it.
+                    self.reload(store).await.ok();
+                }
                 return match (same, version == stored.active) {
                     (true, true) => Ok(version),
                     (true, false) => {

@@ -20,7 +20,10 @@ pub fn recorder() -> &'static PrometheusHandle {
         // Another recorder is there only if a program that uses the library has its own.
         metrics::set_global_recorder(recorder).ok();
         describe_counter!(BEGINS, "Begins, by tool, decision and reason.");
-        describe_counter!(SETTLEMENTS, "Reports that were taken as meant, by kind.");
+        describe_counter!(
+            SETTLEMENTS,
+            "Reports and decisions of people that were taken as meant, by kind."
+        );
         describe_counter!(ERRORS, "Calls answered with an error, by reason.");
         describe_histogram!(BATCH_ROWS, "Rows that one statement wrote.");
         describe_histogram!(WRITE_SECONDS, Unit::Seconds, "Time of one batch, commit included.");

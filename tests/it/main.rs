@@ -4,3 +4,13 @@
 mod support;
 
 mod begin;
+mod crash;
+mod deadlines;
+mod doubt;
+mod hash_version;
+mod layers;
+mod outage;
+mod policy_change;
+mod python;
+mod stop;
+mod storm;

@@ -276,7 +276,7 @@ fn free_port() -> u32 {
 }
 
 /// Sends a signal by the shell's own `kill`, which is there even where procps is not.
-fn signal(name: &str, processes: &[u32]) {
+pub(crate) fn signal(name: &str, processes: &[u32]) {
     let processes: Vec<_> = processes.iter().map(u32::to_string).collect();
     // One that has just ended by itself is no reason to fail.
     let _ = Command::new("sh")

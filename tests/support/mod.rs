@@ -2,6 +2,10 @@
 
 pub(crate) mod calls;
 pub(crate) mod cluster;
+pub(crate) mod http;
+pub(crate) mod load;
+pub(crate) mod process;
+pub(crate) mod proxy;
 pub(crate) mod server;
 
 /// Runs the same test on the embedded store and on Postgres.

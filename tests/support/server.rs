@@ -42,6 +42,11 @@ impl TestStore {
         Self { address, _dir: dir }
     }
 
+    /// The same store by another road: a proxy's, say.
+    pub(crate) fn through(&self, address: String) -> Self {
+        Self { address, _dir: Arc::clone(&self._dir) }
+    }
+
     pub(crate) async fn open(&self) -> Arc<dyn Store> {
         store::open(&StoreOptions::new(&self.address)).await.unwrap()
     }

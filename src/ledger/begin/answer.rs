@@ -38,6 +38,7 @@ pub(super) fn without_row(
         approved_arguments_json: String::new(),
         model_message,
         warnings: Vec::new(),
+        listed_tool: listed_tool(checked, policy),
     })
 }
 
@@ -69,9 +70,14 @@ pub(super) fn with_row(
             .map_or_else(String::new, |approval| approval.arguments_json.clone()),
         model_message,
         warnings,
+        listed_tool: listed_tool(checked, policy),
         intent: Some(intent),
         decision,
     }
+}
+
+fn listed_tool(checked: &Checked, policy: &ToolPolicy) -> Option<String> {
+    policy.listed.then(|| checked.call.tool.clone())
 }
 
 fn warnings(

@@ -38,6 +38,11 @@ impl<'a> Round<'a> {
         Self { ledger, checked, policies, policy, candidates, deadline }
     }
 
+    /// Whether this round was decided by a policy that is no longer the active one.
+    pub(super) async fn was_behind(&self) -> Result<bool, LedgerError> {
+        self.ledger.policies.was_behind(&self.ledger.store, &self.policies).await
+    }
+
     pub(super) async fn run(&self) -> Result<Option<BeginAnswer>, LedgerError> {
         if self.candidates.is_plain() {
             // Nothing to record and no older row that could decide: not even a key is needed.
@@ -107,11 +112,15 @@ impl<'a> Round<'a> {
     ) -> Result<Option<BeginAnswer>, LedgerError> {
         let row = &stored.intent;
         let call = &self.checked.call;
-        let recipe =
-            self.policies.recipe_of(row.recipe, &call.namespace, &call.tool).ok_or_else(|| {
-                let version = row.recipe.policy;
-                LedgerError::Internal(format!("policy version {version} is not kept"))
-            })?;
+        let recipe = self.policies.recipe_of(row.recipe, &call.namespace, &call.tool);
+        let Some(recipe) = recipe else {
+            // Another replica made the row under a policy that this one has not heard of.
+            if self.was_behind().await? {
+                return Ok(None);
+            }
+            let version = row.recipe.policy;
+            return Err(LedgerError::Internal(format!("policy version {version} is not kept")));
+        };
         // What the caller declares counts where the row's own policy left it to the caller.
         let declared = if self.policies.is_listed(row.recipe.policy, &call.namespace, &call.tool) {
             self.check_free_text()?;

@@ -1,6 +1,6 @@
 //! Connections, and how a statement is sent over one.
 
-use std::time::Duration;
+use std::{future::Future, time::Duration};
 
 use deadpool_postgres::{
     Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime,
@@ -10,7 +10,10 @@ use tokio_postgres::{
     types::{ToSql, Type},
 };
 
-use crate::store::{CONNECTION_WAIT_MAX, OpenError, Statements, StoreError, StoreOptions};
+use super::fault::{Fault, fault};
+use crate::store::{
+    BoxError, CONNECTION_WAIT_MAX, OpenError, Statements, StoreError, StoreOptions,
+};
 
 /// Every statement reaches its rows by id. A plan made while the table was small would scan it, and
 /// a prepared statement keeps its plan while the table grows.
@@ -69,4 +72,29 @@ pub(super) fn pool(options: &StoreOptions) -> Result<Pool, OpenError> {
         .recycle_timeout(Some(CONNECTION_WAIT_MAX))
         .build()
         .map_err(|error| OpenError::Store(StoreError::Unavailable(error.into())))
+}
+
+/// What comes of `answer`; `None` if it does not come in time.
+pub(super) async fn within<T>(longest: Duration, answer: impl Future<Output = T>) -> Option<T> {
+    tokio::time::timeout(longest, answer).await.ok()
+}
+
+/// Keeps a connection whose answer has come. Another one is closed rather than lent again: its
+/// next borrower would wait for the same answer.
+pub(super) fn keep<T>(client: Object, answer: Option<T>) -> Result<(Object, T), BoxError> {
+    match answer {
+        Some(answer) => Ok((client, answer)),
+        None => {
+            drop(Object::take(client));
+            Err("the server took the statement and did not answer".into())
+        }
+    }
+}
+
+/// Lends a connection again after an error, unless its session may have ended: the driver needs a
+/// moment to notice that, and the next borrower would be the one to find out.
+pub(super) fn release(client: Object, error: &tokio_postgres::Error) {
+    if error.code().map(fault).is_none_or(|fault| fault == Fault::Unknown) {
+        drop(Object::take(client));
+    }
 }

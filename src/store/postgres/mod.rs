@@ -1,26 +1,28 @@
 //! Intents in Postgres, shared by any number of replicas.
 
 mod connect;
+mod fault;
 mod parameters;
 mod schema;
 mod settings;
 mod sql;
 
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use deadpool_postgres::{Object, Pool};
-use tokio_postgres::{Row, error::SqlState, types::Type};
+use tokio_postgres::{Row, types::Type};
 use uuid::Uuid;
 
 use self::{
-    connect::{Parameter, pool, run},
+    connect::{Parameter, keep, pool, release, run, within},
+    fault::{after_send, is_conflict, nothing_written},
     parameters::{micros, time},
 };
 use super::{
-    BoxError, Cursor, Diagnosis, Filter, Found, ORPHANS_PER_NAMESPACE_MAX, OpenError, OrphanFact,
-    Reference, RowKey, Statements, Store, StoreError, StoreOptions, Stored, StoredPolicies,
-    StoredPolicy, Touch, Version, Write, Written,
+    Cursor, Diagnosis, Filter, Found, ORPHANS_PER_NAMESPACE_MAX, OpenError, OrphanFact, Reference,
+    RowKey, Statements, Store, StoreError, StoreOptions, Stored, StoredPolicies, StoredPolicy,
+    Touch, Version, Write, Written,
     columns::{Columns, EventColumns, signed, state_to_code, unsigned},
 };
 use crate::domain::{event::Event, identity::Key, intent::State, time::Timestamp};
@@ -33,10 +35,20 @@ const WRITERS: usize = 2;
 /// How often a batch that a deadlock threw out is tried again before its callers are told.
 const DEADLOCK_RETRIES_MAX: usize = 5;
 
+/// How long the answer to a read by key may take. A store that is silent is one that cannot be
+/// reached, and its caller should hear so within seconds.
+const READ_WAIT_MAX: Duration = Duration::from_secs(3);
+
+/// How long the answer to a batch may take. Past that the connection is given up: whether it was
+/// committed is then in doubt, which is the truth, and the writer is free for others. Closing our
+/// end cancels nothing: Postgres finishes a commit whose client has gone.
+const WRITE_WAIT_MAX: Duration = Duration::from_secs(10);
+
 /// The table of intents in Postgres.
 pub struct PostgresStore {
     pool: Pool,
     statements: Statements,
+    write_begin: String,
     write_statement: String,
     find_statement: String,
 }
@@ -47,6 +59,7 @@ impl PostgresStore {
         let store = Self {
             pool: pool(options)?,
             statements: options.statements,
+            write_begin: sql::begin(),
             write_statement: sql::write(),
             find_statement: sql::find(),
         };
@@ -79,6 +92,22 @@ impl PostgresStore {
         parameters: &[Parameter<'_>],
     ) -> Result<Vec<Row>, StoreError> {
         let client = self.client().await?;
+        let answer = run(&client, self.statements, statement, parameters);
+        let answer = within(READ_WAIT_MAX, answer).await;
+        let (client, answer) = keep(client, answer).map_err(StoreError::Unavailable)?;
+        answer.map_err(|error| {
+            release(client, &error);
+            nothing_written(error)
+        })
+    }
+
+    /// For statements that look at many rows and may take their time.
+    async fn query_all(
+        &self,
+        statement: &str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Vec<Row>, StoreError> {
+        let client = self.client().await?;
         run(&client, self.statements, statement, parameters).await.map_err(nothing_written)
     }
 
@@ -90,26 +119,45 @@ impl PostgresStore {
         self.query(statement, parameters).await?.iter().map(stored).collect()
     }
 
-    async fn try_write(&self, writes: &[&Write]) -> Result<Vec<Written>, StoreError> {
+    /// A connection that has the write statement prepared, before any transaction begins on it.
+    async fn prepared(&self, parameters: &[Parameter<'_>]) -> Result<Object, StoreError> {
         let client = self.client().await?;
+        if self.statements == Statements::Unnamed {
+            return Ok(client);
+        }
+        let types: Vec<Type> = parameters.iter().map(|(_, of)| of.clone()).collect();
+        let prepared = client.prepare_typed_cached(&self.write_statement, &types);
+        let prepared = within(READ_WAIT_MAX, prepared).await;
+        let (client, prepared) = keep(client, prepared).map_err(StoreError::Unavailable)?;
+        match prepared {
+            Ok(_) => Ok(client),
+            Err(error) => {
+                release(client, &error);
+                Err(nothing_written(error))
+            }
+        }
+    }
+
+    async fn try_write(&self, writes: &[&Write]) -> Result<Vec<Written>, StoreError> {
         let batch = parameters::Batch::of(writes);
         let parameters = batch.as_parameters();
-        if self.statements == Statements::Named {
-            // Prepared before the transaction begins, once per connection.
-            let types: Vec<Type> = parameters.iter().map(|(_, of)| of.clone()).collect();
-            let prepared = client.prepare_typed_cached(&self.write_statement, &types);
-            prepared.await.map_err(nothing_written)?;
-        }
-        let begin = format!("BEGIN; SELECT pg_advisory_xact_lock_shared({})", sql::POLICY_LOCK);
+        let client = self.prepared(&parameters).await?;
         // Sent one after the other without waiting: one round trip for the whole transaction.
-        let (begun, written, committed) = tokio::join!(
-            client.batch_execute(&begin),
-            run(&client, self.statements, &self.write_statement, &parameters),
-            client.batch_execute("COMMIT"),
-        );
-        begun.map_err(after_send)?;
-        let rows = written.map_err(after_send)?;
-        committed.map_err(after_send)?;
+        let answers = async {
+            tokio::join!(
+                client.batch_execute(&self.write_begin),
+                run(&client, self.statements, &self.write_statement, &parameters),
+                client.batch_execute("COMMIT"),
+            )
+        };
+        let answers = within(WRITE_WAIT_MAX, answers).await;
+        let (client, (begun, written, committed)) =
+            keep(client, answers).map_err(StoreError::Indeterminate)?;
+        let answer = begun.and(written).and_then(|rows| committed.map(|()| rows));
+        let rows = answer.map_err(|error| {
+            release(client, &error);
+            after_send(error)
+        })?;
         let row = rows
             .first()
             .ok_or_else(|| StoreError::Corrupt("active_policy: has no row".to_owned()))?;
@@ -147,7 +195,7 @@ impl Store for PostgresStore {
         let mut retries = 0;
         let written = loop {
             match self.try_write(&sorted).await {
-                Err(StoreError::Rejected(error))
+                Err(StoreError::Unavailable(error))
                     if is_conflict(&error) && retries < DEADLOCK_RETRIES_MAX =>
                 {
                     retries += 1;
@@ -249,19 +297,21 @@ impl Store for PostgresStore {
         }
         let condition =
             format!("{} ORDER BY created_at DESC, id DESC LIMIT $7", conditions.join(" AND "));
-        self.rows(
-            &sql::select(&condition),
-            &[
-                (&filter.namespace, Type::TEXT),
-                (&filter.tool, Type::TEXT),
-                (&filter.run_id, Type::TEXT),
-                (&states, Type::INT2_ARRAY),
-                (&after.map(|cursor| time(cursor.created_at)), Type::TIMESTAMPTZ),
-                (&after.map(|cursor| cursor.id), Type::UUID),
-                (&i64::try_from(rows_max).unwrap_or(i64::MAX), Type::INT8),
-            ],
-        )
-        .await
+        let rows = self
+            .query_all(
+                &sql::select(&condition),
+                &[
+                    (&filter.namespace, Type::TEXT),
+                    (&filter.tool, Type::TEXT),
+                    (&filter.run_id, Type::TEXT),
+                    (&states, Type::INT2_ARRAY),
+                    (&after.map(|cursor| time(cursor.created_at)), Type::TIMESTAMPTZ),
+                    (&after.map(|cursor| cursor.id), Type::UUID),
+                    (&i64::try_from(rows_max).unwrap_or(i64::MAX), Type::INT8),
+                ],
+            )
+            .await?;
+        rows.iter().map(stored).collect()
     }
 
     async fn events(&self, id: Uuid) -> Result<Vec<Event>, StoreError> {
@@ -394,7 +444,7 @@ impl Store for PostgresStore {
     async fn unsettled_tools(&self) -> Result<Vec<(String, String)>, StoreError> {
         let states = [state_to_code(State::Started), state_to_code(State::Unknown)];
         let rows = self
-            .query(
+            .query_all(
                 "SELECT DISTINCT namespace, tool FROM intents WHERE state = ANY($1)",
                 &[(&states.as_slice(), Type::INT2_ARRAY)],
             )
@@ -407,7 +457,7 @@ impl Store for PostgresStore {
         let product = self.query("SELECT current_setting('server_version')", &[]).await?;
         let product: String = product.first().map_or_else(String::new, |row| row.get(0));
         let oldest = self
-            .query(
+            .query_all(
                 "SELECT key, created_at FROM intents WHERE state = ANY($1)
                  ORDER BY created_at LIMIT 1",
                 &[(&states.as_slice(), Type::INT2_ARRAY)],
@@ -438,37 +488,6 @@ fn stored(row: &Row) -> Result<Stored, StoreError> {
 
 fn event(row: &Row) -> Result<Event, StoreError> {
     EventColumns::into_event(micros(row.get(0)).micros(), row.get(1))
-}
-
-/// An error of a statement that writes nothing, or nothing before its commit.
-fn nothing_written(error: tokio_postgres::Error) -> StoreError {
-    match error.code() {
-        Some(code) if !is_outage(code) => StoreError::Rejected(error.into()),
-        _ => StoreError::Unavailable(error.into()),
-    }
-}
-
-/// An error after the commit was sent: only an answer of the server proves that nothing happened.
-fn after_send(error: tokio_postgres::Error) -> StoreError {
-    match error.code() {
-        // The server ended the session, perhaps after the commit was durable.
-        Some(code) if is_outage(code) => StoreError::Indeterminate(error.into()),
-        Some(_) => StoreError::Rejected(error.into()),
-        None => StoreError::Indeterminate(error.into()),
-    }
-}
-
-/// Connection exceptions, shutdowns and crashes.
-fn is_outage(code: &SqlState) -> bool {
-    code.code().starts_with("08") || code.code().starts_with("57P")
-}
-
-fn is_conflict(error: &BoxError) -> bool {
-    error.downcast_ref::<tokio_postgres::Error>().and_then(tokio_postgres::Error::code).is_some_and(
-        |code| {
-            *code == SqlState::T_R_DEADLOCK_DETECTED || *code == SqlState::T_R_SERIALIZATION_FAILURE
-        },
-    )
 }
 
 /// The epoch of every store.

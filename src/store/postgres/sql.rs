@@ -2,6 +2,21 @@
 
 use tokio_postgres::types::Type;
 
+/// `store.intent.begin`: what a write's transaction starts with.
+///
+/// The bound on lock waits is set for this transaction only, since a pooler lends the session to
+/// others. A wait for a rival's commit is a matter of milliseconds; past the bound Postgres rolls
+/// the batch back and says so, while a caller that merely went away would leave a session waiting.
+pub(super) fn begin() -> String {
+    format!(
+        "BEGIN; SET LOCAL lock_timeout = '{LOCK_WAIT_SECONDS_MAX}s'; \
+         SELECT pg_advisory_xact_lock_shared({POLICY_LOCK})"
+    )
+}
+
+/// How long a batch waits for rows that somebody else has locked, or for a policy's activation.
+const LOCK_WAIT_SECONDS_MAX: u32 = 5;
+
 /// `store.intent.write`: inserts what is absent, replaces what is unchanged, and keeps the facts
 /// of both.
 ///
