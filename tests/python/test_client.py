@@ -247,6 +247,15 @@ class RetryingClientTest(ClientTest):
         self.assertEqual(metric("intent_ledger_errors_total"), errors + 1)
         self.assertEqual(metric("intent_ledger_begins_total"), begins + 1)
 
+    def test_callers_cannot_mint_metric_labels(self):
+        name, unlisted = f"made-up-{uuid.uuid4()}", 'tool="(unlisted)"'
+        before = metric("intent_ledger_begins_total", unlisted)
+        request = charge(order())
+        request.identity.tool, request.identity.idempotency_key = name, order()
+        self.expect(request, "EXECUTE", "NEW")
+        self.assertEqual(metric("intent_ledger_begins_total", unlisted), before + 1)
+        self.assertEqual(metric("intent_ledger_begins_total", name), 0)
+
     def test_the_client_does_retry(self):
         """Without this the test above would prove nothing."""
         calls = []
