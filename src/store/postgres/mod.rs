@@ -409,16 +409,6 @@ impl Store for PostgresStore {
             .batch_execute(&format!("SELECT pg_advisory_xact_lock({})", sql::POLICY_LOCK))
             .await
             .map_err(nothing_written)?;
-        // Rows that were begun before any file was offered refer to version 0.
-        transaction
-            .query_typed(
-                "INSERT INTO policies (version, text, activated_at)
-                 SELECT 0, '', now() WHERE $1 = 0 AND EXISTS (SELECT FROM intents)
-                 ON CONFLICT DO NOTHING",
-                &[(&expected, Type::INT4)],
-            )
-            .await
-            .map_err(nothing_written)?;
         let moved = transaction
             .query_typed(
                 "UPDATE active_policy SET version = $2 WHERE version = $1 RETURNING version",
@@ -428,6 +418,16 @@ impl Store for PostgresStore {
             .map_err(nothing_written)?
             .len();
         if moved == 1 {
+            // Rows that were begun before any file was offered refer to version 0.
+            transaction
+                .query_typed(
+                    "INSERT INTO policies (version, text, activated_at)
+                     SELECT 0, '', now() WHERE $1 = 0 AND EXISTS (SELECT FROM intents)
+                     ON CONFLICT DO NOTHING",
+                    &[(&expected, Type::INT4)],
+                )
+                .await
+                .map_err(nothing_written)?;
             transaction
                 .query_typed(
                     "INSERT INTO policies (version, text, activated_at) VALUES ($1, $2, now())
