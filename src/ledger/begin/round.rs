@@ -135,12 +135,13 @@ impl<'a> Round<'a> {
             print: fingerprint(&recipe, declared, &self.checked.as_call(), &row.key, row.key_basis),
         };
         let decision = decide(Some(row), call, &candidate, &self.policy, &Facts::at(now))?;
-        let replayed = matches!(decision, Decision::Replay { .. });
-        self.ledger.repeats.seen(row_id(&row.key, row.recipe.hash), replayed);
         if let Decision::ParametersChanged { pointers } = decision {
             let intent = Box::new(row.clone());
             return Err(LedgerError::ParametersChanged { intent, pointers });
         }
+        // Another call under this key leaves no trace on the row, not even here.
+        let replayed = matches!(decision, Decision::Replay { .. });
+        self.ledger.repeats.seen(row_id(&row.key, row.recipe.hash), replayed);
         match written_by(&decision) {
             Some(written) => {
                 let version = Some(self.policies.active().version());
