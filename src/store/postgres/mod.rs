@@ -237,11 +237,12 @@ impl Store for PostgresStore {
     ) -> Result<Option<Stored>, StoreError> {
         let newest = "ORDER BY created_at DESC, id DESC LIMIT 1";
         let rows = match reference {
-            Reference::DownstreamKey(digest) => {
+            Reference::DownstreamKey(key) => {
                 let condition = format!("namespace = $1 AND downstream_key = $2 {newest}");
+                let bytes = key.as_bytes().as_slice();
                 self.rows(
                     &sql::select(&condition),
-                    &[(&namespace, Type::TEXT), (digest, Type::BYTEA)],
+                    &[(&namespace, Type::TEXT), (&bytes, Type::BYTEA)],
                 )
                 .await?
             }

@@ -189,7 +189,7 @@ impl Store for SqliteStore {
                 query(connection, &sql::select(&condition), params![namespace, value])
             };
             let found = match &reference {
-                Reference::DownstreamKey(digest) => find("downstream_key", digest)?,
+                Reference::DownstreamKey(key) => find("downstream_key", key)?,
                 Reference::DownstreamRef(text) => find("downstream_ref", text)?,
                 Reference::ToolCallId(text) => find("tool_call_id", text)?,
             };
