@@ -23,7 +23,7 @@ use crate::{
             intent_operations_service_server::IntentOperationsServiceServer,
         },
     },
-    store::{self, Store, StoreOptions, observed::Observed},
+    store::{self, Statements, Store, StoreOptions, observed::Observed},
     telemetry::metrics,
 };
 
@@ -62,7 +62,7 @@ pub async fn start(config: &ServeConfig) -> anyhow::Result<Running> {
     let options = StoreOptions {
         allow_unsafe_durability: config.allow_unsafe_durability,
         connections_max: config.connections_max,
-        statements: config.statements,
+        statements: if config.behind_pooler { Statements::Unnamed } else { Statements::Named },
         ..StoreOptions::new(&config.store)
     };
     let store = store::open(&options).await.context("failed to open the store")?;

@@ -6,8 +6,6 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Deserializer, de::Error as _};
 use thiserror::Error;
 
-use crate::store::Statements;
-
 /// The commented default file; the defaults are read from it.
 pub const DEFAULT_FILE: &str = include_str!("../../examples/intent-ledger.toml");
 
@@ -26,8 +24,8 @@ pub struct ServeConfig {
     pub allow_unsafe_durability: bool,
     /// Connections to Postgres.
     pub connections_max: usize,
-    /// How statements are sent to Postgres.
-    pub statements: Statements,
+    /// Whether a pooler in transaction mode stands before Postgres.
+    pub behind_pooler: bool,
     /// Writes that may wait.
     pub queue_max: usize,
     /// Rows that one statement writes at most.
@@ -78,10 +76,9 @@ pub struct ServeFlags {
     #[arg(long, env = "INTENT_LEDGER_CONNECTIONS_MAX", value_name = "N")]
     pub connections_max: Option<usize>,
 
-    /// How statements are sent to Postgres: unnamed behind a transaction-mode pooler
-    /// [default: named]
-    #[arg(long, env = "INTENT_LEDGER_STATEMENTS", value_name = "HOW")]
-    pub statements: Option<Statements>,
+    /// A pooler in transaction mode (such as PgBouncer's) stands before Postgres: prepare nothing
+    #[arg(long, env = "INTENT_LEDGER_BEHIND_POOLER")]
+    pub behind_pooler: bool,
 
     /// Writes that may wait; past that a call is told UNAVAILABLE [default: 8192]
     #[arg(long, env = "INTENT_LEDGER_QUEUE_MAX", value_name = "N")]
@@ -138,7 +135,7 @@ struct File {
     policy: Option<PathBuf>,
     allow_unsafe_durability: Option<bool>,
     connections_max: Option<usize>,
-    statements: Option<Statements>,
+    behind_pooler: Option<bool>,
     queue_max: Option<usize>,
     batch_rows_max: Option<usize>,
     #[serde(deserialize_with = "span")]
@@ -189,7 +186,7 @@ pub fn load(flags: ServeFlags) -> Result<ServeConfig, ConfigError> {
         allow_unsafe_durability: flags.allow_unsafe_durability
             || file.allow_unsafe_durability.unwrap_or(false),
         connections_max: setting!(connections_max),
-        statements: setting!(statements),
+        behind_pooler: flags.behind_pooler || file.behind_pooler.unwrap_or(false),
         queue_max: setting!(queue_max),
         batch_rows_max: setting!(batch_rows_max),
         shutdown_grace: setting!(shutdown_grace),
