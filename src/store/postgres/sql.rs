@@ -9,7 +9,7 @@ use tokio_postgres::types::Type;
 /// the batch back and says so, while a caller that merely went away would leave a session waiting.
 pub(super) fn begin() -> String {
     format!(
-        "BEGIN; SET LOCAL lock_timeout = '{LOCK_WAIT_SECONDS_MAX}s'; \
+        "BEGIN; SET LOCAL lock_timeout = '{LOCK_WAIT_SECONDS_MAX}s'; SET LOCAL jit = off; \
          SELECT pg_advisory_xact_lock_shared({POLICY_LOCK})"
     )
 }
