@@ -44,14 +44,16 @@ impl<'a> Round<'a> {
     }
 
     pub(super) async fn run(&self) -> Result<Option<BeginAnswer>, LedgerError> {
-        if self.candidates.is_plain() {
+        let records = self.policy.class == Class::Effectful;
+        if !records && !self.candidates.recorded_before() {
             // Nothing to record and no older row that could decide: not even a key is needed.
-            if self.policy.class != Class::Effectful {
-                return self.not_recorded().await;
-            }
-            if let Some(decided) = self.insert_unread().await? {
-                return Ok(decided);
-            }
+            return self.not_recorded().await;
+        }
+        if records
+            && self.candidates.is_plain()
+            && let Some(decided) = self.insert_unread().await?
+        {
+            return Ok(decided);
         }
         let found = self.ledger.store.find(&self.candidates.keys()).await?;
         let now = found.now;
