@@ -24,9 +24,13 @@ docs:
 demo:
     cargo run --release -- demo
 
-# the hand-rolled table that our figures stand beside
-bench url clients='16' seconds='10':
-    benches/handrolled.sh '{{url}}' '{{clients}}' '{{seconds}}'
+# effects per second beside a hand-rolled table, in one run
+bench seconds='5':
+    cargo bench --bench effects -- --seconds '{{seconds}}'
+
+# the model check with one caller retrying: over a million states, some minutes
+model-long:
+    cargo test --release --locked --test model -- --include-ignored
 
 # licences, doubled versions, sources; needs cargo-deny
 deny:

@@ -44,7 +44,7 @@ CREATE TABLE intents (
     provenance smallint,
     settled_at timestamptz,
     downstream_ref text,
-    -- Only where the current attempt has a downstream key of its own.
+    -- Only where the current attempt has a downstream key of its own: its UUID form.
     downstream_key bytea,
     needs_attention boolean NOT NULL,
     conflict boolean NOT NULL DEFAULT false,

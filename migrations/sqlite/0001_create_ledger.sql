@@ -43,7 +43,7 @@ CREATE TABLE intents (
     provenance integer,
     settled_at integer,
     downstream_ref text,
-    -- Only where the current attempt has a downstream key of its own.
+    -- Only where the current attempt has a downstream key of its own: its UUID form.
     downstream_key blob,
     needs_attention integer NOT NULL,
     conflict integer NOT NULL DEFAULT 0,

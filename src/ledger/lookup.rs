@@ -217,9 +217,13 @@ impl Ledger {
             let own = downstream_digest(&stored.intent.key, None, stored.intent.recipe.hash);
             return Ok(Some(stored).filter(|_| digest.is_none_or(|digest| digest == own)));
         }
-        // An attempt with a downstream key of its own.
-        let Some(digest) = digest else { return Ok(None) };
-        let reference = Reference::DownstreamKey(digest.to_vec());
-        Ok(self.store.find_by_reference(namespace, &reference).await?)
+        // An attempt with a downstream key of its own, which is filed in its UUID form too.
+        let found = self.store.find_by_reference(namespace, &Reference::DownstreamKey(id)).await?;
+        Ok(found.filter(|stored| {
+            let row = &stored.intent;
+            let digests =
+                row.attempts.iter().map(|it| it.downstream_digest(&row.key, row.recipe.hash));
+            digest.is_none_or(|digest| digests.into_iter().any(|own| own == digest))
+        }))
     }
 }

@@ -14,7 +14,7 @@ use crate::domain::{
     attempt::{Attempt, Failure, Fate, GrantedOn, Promise, ReportDigest},
     event::{Event, Provenance},
     fingerprint::{ArgumentDigests, Fingerprint},
-    identity::{Key, KeyBasis},
+    identity::{Key, KeyBasis, downstream_uuid},
     intent::{Intent, Probing, RecipeVersion, ResultBody, Settlement, State},
     time::Timestamp,
 };
@@ -155,7 +155,9 @@ impl Columns {
             downstream_ref: intent.downstream_ref.clone(),
             downstream_key: current
                 .filter(|attempt| attempt.promise.key_attempt.is_some())
-                .map(|attempt| attempt.downstream_digest(&intent.key, intent.recipe.hash).to_vec()),
+                .map(|attempt| attempt.downstream_digest(&intent.key, intent.recipe.hash))
+                // The UUID form, which both forms of the key tell.
+                .map(|digest| downstream_uuid(digest).as_bytes().to_vec()),
             needs_attention: intent.needs_attention,
             conflict: intent.conflict,
             details: (details != Details::default())

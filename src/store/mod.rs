@@ -212,8 +212,8 @@ pub struct RowKey {
 /// Another way to name an intent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reference {
-    /// The key that was sent downstream, as the hash that is behind it.
-    DownstreamKey(Vec<u8>),
+    /// The key that was sent downstream with a single attempt, in its UUID form.
+    DownstreamKey(Uuid),
     /// The downstream's own id.
     DownstreamRef(String),
     /// The model's id of the tool call that began it.

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     clock::Deadline,
     domain::{
-        decision::{self, Candidate, Decision, Facts, decide, decide_unrecorded},
+        decision::{self, Candidate, Decision, Facts, RefuseReason, decide, decide_unrecorded},
         fingerprint::fingerprint,
         time::Timestamp,
         tool::{Class, ToolPolicy},
@@ -49,11 +49,13 @@ impl<'a> Round<'a> {
             // Nothing to record and no older row that could decide: not even a key is needed.
             return self.not_recorded().await;
         }
-        if records
-            && self.candidates.is_plain()
-            && let Some(decided) = self.insert_unread().await?
-        {
-            return Ok(decided);
+        if records && self.candidates.is_plain() {
+            if self.policy.refuses_tool() && self.candidates.active.is_err() {
+                return self.refused_unlisted();
+            }
+            if let Some(decided) = self.insert_unread().await? {
+                return Ok(decided);
+            }
         }
         let found = self.ledger.store.find(&self.candidates.keys()).await?;
         let now = found.now;
@@ -91,6 +93,9 @@ impl<'a> Round<'a> {
         self.check_free_text()?;
         if self.policy.class != Class::Effectful {
             return self.not_recorded().await;
+        }
+        if self.policy.refuses_tool() {
+            return self.refused_unlisted();
         }
         let candidate = self.active()?;
         let orphans = self.ledger.store.orphans(&self.candidates.row_key(candidate)).await?;
@@ -137,12 +142,13 @@ impl<'a> Round<'a> {
             print: fingerprint(&recipe, declared, &self.checked.as_call(), &row.key, row.key_basis),
         };
         let decision = decide(Some(row), call, &candidate, &self.policy, &Facts::at(now))?;
-        let replayed = matches!(decision, Decision::Replay { .. });
-        self.ledger.repeats.seen(row_id(&row.key, row.recipe.hash), replayed);
         if let Decision::ParametersChanged { pointers } = decision {
             let intent = Box::new(row.clone());
             return Err(LedgerError::ParametersChanged { intent, pointers });
         }
+        // Another call under this key leaves no trace on the row, not even here.
+        let replayed = matches!(decision, Decision::Replay { .. });
+        self.ledger.repeats.seen(row_id(&row.key, row.recipe.hash), replayed);
         match written_by(&decision) {
             Some(written) => {
                 let version = Some(self.policies.active().version());
@@ -169,6 +175,11 @@ impl<'a> Round<'a> {
             return Ok(None);
         }
         self.without_row(decide_unrecorded(&self.policy, &Facts::at(Timestamp::default())))
+    }
+
+    /// The policy is asked before the key: a tool that it refuses is refused whatever the call lacks.
+    fn refused_unlisted(&self) -> Result<Option<BeginAnswer>, LedgerError> {
+        self.without_row(Decision::Refuse { reason: RefuseReason::ToolNotListed })
     }
 
     async fn finish(

@@ -237,11 +237,12 @@ impl Store for PostgresStore {
     ) -> Result<Option<Stored>, StoreError> {
         let newest = "ORDER BY created_at DESC, id DESC LIMIT 1";
         let rows = match reference {
-            Reference::DownstreamKey(digest) => {
+            Reference::DownstreamKey(key) => {
                 let condition = format!("namespace = $1 AND downstream_key = $2 {newest}");
+                let bytes = key.as_bytes().as_slice();
                 self.rows(
                     &sql::select(&condition),
-                    &[(&namespace, Type::TEXT), (digest, Type::BYTEA)],
+                    &[(&namespace, Type::TEXT), (&bytes, Type::BYTEA)],
                 )
                 .await?
             }
@@ -409,16 +410,6 @@ impl Store for PostgresStore {
             .batch_execute(&format!("SELECT pg_advisory_xact_lock({})", sql::POLICY_LOCK))
             .await
             .map_err(nothing_written)?;
-        // Rows that were begun before any file was offered refer to version 0.
-        transaction
-            .query_typed(
-                "INSERT INTO policies (version, text, activated_at)
-                 SELECT 0, '', now() WHERE $1 = 0 AND EXISTS (SELECT FROM intents)
-                 ON CONFLICT DO NOTHING",
-                &[(&expected, Type::INT4)],
-            )
-            .await
-            .map_err(nothing_written)?;
         let moved = transaction
             .query_typed(
                 "UPDATE active_policy SET version = $2 WHERE version = $1 RETURNING version",
@@ -428,6 +419,16 @@ impl Store for PostgresStore {
             .map_err(nothing_written)?
             .len();
         if moved == 1 {
+            // Rows that were begun before any file was offered refer to version 0.
+            transaction
+                .query_typed(
+                    "INSERT INTO policies (version, text, activated_at)
+                     SELECT 0, '', now() WHERE $1 = 0 AND EXISTS (SELECT FROM intents)
+                     ON CONFLICT DO NOTHING",
+                    &[(&expected, Type::INT4)],
+                )
+                .await
+                .map_err(nothing_written)?;
             transaction
                 .query_typed(
                     "INSERT INTO policies (version, text, activated_at) VALUES ($1, $2, now())

@@ -189,7 +189,7 @@ impl Store for SqliteStore {
                 query(connection, &sql::select(&condition), params![namespace, value])
             };
             let found = match &reference {
-                Reference::DownstreamKey(digest) => find("downstream_key", digest)?,
+                Reference::DownstreamKey(key) => find("downstream_key", key)?,
                 Reference::DownstreamRef(text) => find("downstream_ref", text)?,
                 Reference::ToolCallId(text) => find("tool_call_id", text)?,
             };
@@ -348,17 +348,18 @@ impl Store for SqliteStore {
                 .map_err(nothing_written)?;
             let at = clock().micros();
             let moved = (|| {
-                transaction.execute(
-                    "INSERT INTO policies (version, text, activated_at)
-                     SELECT 0, '', ?2 WHERE ?1 = 0 AND EXISTS (SELECT 1 FROM intents)
-                     ON CONFLICT DO NOTHING",
-                    params![signed(expected), at],
-                )?;
                 let moved = transaction.execute(
                     "UPDATE active_policy SET version = ?2 WHERE version = ?1",
                     params![signed(expected), signed(policy.version)],
                 )?;
                 if moved == 1 {
+                    // Rows that were begun before any file was offered refer to version 0.
+                    transaction.execute(
+                        "INSERT INTO policies (version, text, activated_at)
+                         SELECT 0, '', ?2 WHERE ?1 = 0 AND EXISTS (SELECT 1 FROM intents)
+                         ON CONFLICT DO NOTHING",
+                        params![signed(expected), at],
+                    )?;
                     transaction.execute(
                         "INSERT INTO policies (version, text, activated_at) VALUES (?1, ?2, ?3)
                          ON CONFLICT DO NOTHING",
