@@ -2,9 +2,11 @@
 
 use std::{fs, net::SocketAddr, path::PathBuf, time::Duration};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde::{Deserialize, Deserializer, de::Error as _};
 use thiserror::Error;
+
+use crate::telemetry::tracing::LogFormat;
 
 /// The commented default file; the defaults are read from it.
 pub const DEFAULT_FILE: &str = include_str!("../../examples/intent-ledger.toml");
@@ -36,16 +38,6 @@ pub struct ServeConfig {
     pub log: String,
     /// How it is logged.
     pub log_format: LogFormat,
-}
-
-/// The form of log lines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    /// For people.
-    Text,
-    /// One JSON object a line.
-    Json,
 }
 
 /// Flags and variables, each of which wins over the file.

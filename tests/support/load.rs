@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    error::Error,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering::SeqCst},
@@ -160,8 +161,9 @@ impl Caller {
 
     /// A business answer or a fault of the ledger would be an error of another code.
     async fn met(&self, error: &Status) {
-        // Cancelled and Unknown are what the client's own transport says when a server dies.
-        let outage = matches!(error.code(), Code::Unavailable | Code::Cancelled | Code::Unknown);
+        // What the server itself has answered has no source; the client's transport names one when
+        // the server dies, or says goodbye before a call has left.
+        let outage = error.code() == Code::Unavailable || error.source().is_some();
         assert!(outage, "{error:?}");
         self.errors.fetch_add(1, SeqCst);
         tokio::time::sleep(PAUSE).await;

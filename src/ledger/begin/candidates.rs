@@ -20,6 +20,7 @@ pub(in crate::ledger) struct Candidates {
     pub(in crate::ledger) active: Result<Candidate, IdentityError>,
     /// Other keys that a row of this call may have, the oldest recipe's first.
     older: Vec<Candidate>,
+    recorded_before: bool,
 }
 
 impl Candidates {
@@ -44,21 +45,28 @@ impl Candidates {
         let newest = active.iter().filter(|_| recorded);
         let mut known: Vec<_> = newest.map(|candidate| candidate.key).collect();
         let mut older = Vec::new();
+        let mut recorded_before = false;
         for versioned in policies.older_recipes(call.namespace, call.tool) {
             // No key under an older recipe means that no row of it can be this call's.
             let Ok(candidate) = identified(&versioned) else { continue };
+            recorded_before = true;
             if !known.contains(&candidate.key) {
                 known.push(candidate.key);
                 older.push(candidate);
             }
         }
         older.reverse();
-        Self { namespace: call.namespace.to_owned(), active, older }
+        Self { namespace: call.namespace.to_owned(), active, older, recorded_before }
     }
 
     /// Whether only the active recipe's key can be this call's.
     pub(in crate::ledger) fn is_plain(&self) -> bool {
         self.older.is_empty()
+    }
+
+    /// Whether an older policy may have recorded the call, be it under the active recipe's key.
+    pub(in crate::ledger) fn recorded_before(&self) -> bool {
+        self.recorded_before
     }
 
     /// Every key to look up, the oldest recipe's first: the row that was made for exactly this

@@ -44,11 +44,12 @@ impl<'a> Round<'a> {
     }
 
     pub(super) async fn run(&self) -> Result<Option<BeginAnswer>, LedgerError> {
-        if self.candidates.is_plain() {
+        let records = self.policy.class == Class::Effectful;
+        if !records && !self.candidates.recorded_before() {
             // Nothing to record and no older row that could decide: not even a key is needed.
-            if self.policy.class != Class::Effectful {
-                return self.not_recorded().await;
-            }
+            return self.not_recorded().await;
+        }
+        if records && self.candidates.is_plain() {
             if self.policy.refuses_tool() && self.candidates.active.is_err() {
                 return self.refused_unlisted();
             }
