@@ -6,6 +6,7 @@ use crate::{
         decision::Candidate,
         fingerprint::fingerprint,
         identity::{Call, IdentityError, identify},
+        tool::Class,
     },
     ledger::Violation,
     policy::{PolicySet, VersionedRecipe},
@@ -38,7 +39,10 @@ impl Candidates {
             })
         };
         let active = identified(&policies.active_recipe(call.namespace, call.tool));
-        let mut known: Vec<_> = active.iter().map(|candidate| candidate.key).collect();
+        // While the active policy does not record the tool, its key is no row's but an older one's.
+        let recorded = policies.active().tool(call.namespace, call.tool).class == Class::Effectful;
+        let newest = active.iter().filter(|_| recorded);
+        let mut known: Vec<_> = newest.map(|candidate| candidate.key).collect();
         let mut older = Vec::new();
         for versioned in policies.older_recipes(call.namespace, call.tool) {
             // No key under an older recipe means that no row of it can be this call's.
