@@ -88,6 +88,9 @@ pub struct Write {
 
 impl Write {
     /// A row for a key that has none.
+    ///
+    /// Nobody can have reported on it yet, so a store need not write what only reports bring:
+    /// result, settlement, references, conflict, or what a heartbeat changes.
     pub fn insert(
         intent: Intent,
         events: Vec<Event>,
@@ -95,6 +98,20 @@ impl Write {
         orphans_seen: bool,
         policy: u32,
     ) -> Self {
+        debug_assert!(
+            intent.result.is_none()
+                && !intent.pruned
+                && intent.settlement.is_none()
+                && intent.settled_at.is_none()
+                && intent.downstream_ref.is_none()
+                && !intent.conflict
+                && intent.attempts.iter().all(|attempt| {
+                    !attempt.extended
+                        && attempt.reports.is_empty()
+                        && attempt.promise.key_attempt.is_none()
+                }),
+            "nobody has reported on a new row"
+        );
         let attempted = intent.current().is_some();
         let stamps =
             Stamps { created: true, granted: attempted, leased: attempted, settled: false };
