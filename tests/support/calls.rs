@@ -1,14 +1,17 @@
 //! Short ways to say a call, in the words of the cases.
 
 use intent_ledger::proto::v1::{
-    BeginRequest, BeginResponse, CompleteRequest, Decision, FailRequest, FailureKind, Identity,
-    IntentState, LookupRequest, Reason, intent_ledger_service_client::IntentLedgerServiceClient,
-    lookup_request::By,
+    BeginRequest, BeginResponse, CompleteRequest, Decision, Event, EventKind, ExtendRequest,
+    ExtendResponse, FailRequest, FailureKind, Identity, Intent, IntentState, IntentView,
+    LookupRequest, Reason, Resolution, ResolveIntentRequest,
+    intent_ledger_service_client::IntentLedgerServiceClient,
+    intent_operations_service_client::IntentOperationsServiceClient, lookup_request::By,
 };
 use tonic::{Status, transport::Channel};
 use tonic_types::StatusExt;
 
 pub(crate) type Agent = IntentLedgerServiceClient<Channel>;
+pub(crate) type Operator = IntentOperationsServiceClient<Channel>;
 
 /// The policy of the cases: tool `charge`, identity `/order`, free text `/memo`.
 pub(crate) const CHARGE_POLICY: &str = r#"
@@ -114,4 +117,132 @@ pub(crate) fn reason(status: &Status) -> String {
 pub(crate) fn metadata(status: &Status, name: &str) -> String {
     let details = status.get_error_details();
     details.error_info().and_then(|info| info.metadata.get(name).cloned()).unwrap_or_default()
+}
+
+/// Begins and expects an error of this reason.
+pub(crate) async fn refused(agent: &Agent, request: BeginRequest, expected: &str) -> Status {
+    let error = agent.clone().begin(request).await.expect_err("an error");
+    assert_eq!(reason(&error), expected, "{error:?}");
+    error
+}
+
+/// The intent as a reader sees it, with its events.
+pub(crate) async fn look(agent: &Agent, key: &str) -> Intent {
+    let request = LookupRequest { view: IntentView::Full.into(), ..by_key(key) };
+    agent.clone().lookup(request).await.expect("the intent is there").into_inner().intent.unwrap()
+}
+
+pub(crate) fn kinds(intent: &Intent) -> Vec<EventKind> {
+    intent.events.iter().map(Event::kind).collect()
+}
+
+/// The reason of what must have been an error.
+pub(crate) fn error_of<T: std::fmt::Debug>(answer: Result<T, Status>) -> String {
+    reason(&answer.expect_err("an error"))
+}
+
+/// A request with an attempt id of the test's choice.
+pub(crate) fn with_attempt(request: BeginRequest, attempt_id: &str) -> BeginRequest {
+    BeginRequest { attempt_id: attempt_id.to_owned(), ..request }
+}
+
+/// A Begin of a step of a run.
+pub(crate) fn step(tool: &str, run: &str, step: &str, arguments: &str) -> BeginRequest {
+    BeginRequest {
+        identity: Some(Identity {
+            tool: tool.into(),
+            run_id: run.into(),
+            step_id: step.into(),
+            ..Identity::default()
+        }),
+        ..keyed(tool, "", arguments)
+    }
+}
+
+/// A Begin that says what it is about.
+pub(crate) fn about(tool: &str, run: &str, ids: &[(&str, &str)], arguments: &str) -> BeginRequest {
+    BeginRequest {
+        identity: Some(Identity {
+            tool: tool.into(),
+            run_id: run.into(),
+            business_ids: ids.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect(),
+            ..Identity::default()
+        }),
+        ..keyed(tool, "", arguments)
+    }
+}
+
+/// A span as the API writes it.
+pub(crate) fn span(seconds: i64) -> prost_types::Duration {
+    prost_types::Duration { seconds, nanos: 0 }
+}
+
+pub(crate) async fn complete(agent: &Agent, request: CompleteRequest) -> Result<Intent, Status> {
+    Ok(agent.clone().complete(request).await?.into_inner().intent.unwrap())
+}
+
+pub(crate) async fn fail(agent: &Agent, request: FailRequest) -> Result<Intent, Status> {
+    Ok(agent.clone().fail(request).await?.into_inner().intent.unwrap())
+}
+
+pub(crate) async fn lookup(agent: &Agent, request: LookupRequest) -> Result<Intent, Status> {
+    Ok(agent.clone().lookup(request).await?.into_inner().intent.unwrap())
+}
+
+/// A heartbeat of what a Begin was granted.
+pub(crate) async fn extend(
+    agent: &Agent,
+    granted: &BeginResponse,
+    lease_seconds: i64,
+    downstream_ref: &str,
+) -> Result<ExtendResponse, Status> {
+    let request = ExtendRequest {
+        key: key_of(granted),
+        attempt_id: granted.attempt_id.clone(),
+        lease: Some(span(lease_seconds)),
+        downstream_ref: downstream_ref.to_owned(),
+        ..ExtendRequest::default()
+    };
+    Ok(agent.clone().extend(request).await?.into_inner())
+}
+
+/// Begins, and has it completed with this result.
+pub(crate) async fn completed(agent: &Agent, request: BeginRequest, result: &[u8]) -> Intent {
+    let granted = expect(agent, request, Decision::Execute, Reason::New).await;
+    complete(agent, completion(&granted, result)).await.unwrap()
+}
+
+/// A person's word on an intent, on the version that is there now.
+pub(crate) async fn resolution(
+    agent: &Agent,
+    key: &str,
+    resolution: Resolution,
+) -> ResolveIntentRequest {
+    ResolveIntentRequest {
+        key: key.to_owned(),
+        etag: look(agent, key).await.etag,
+        resolution: resolution.into(),
+        reason: "asked the provider".into(),
+        actor: "ada".into(),
+        ..ResolveIntentRequest::default()
+    }
+}
+
+pub(crate) async fn resolve(
+    operator: &Operator,
+    request: ResolveIntentRequest,
+) -> Result<Intent, Status> {
+    Ok(operator.clone().resolve_intent(request).await?.into_inner().intent.unwrap())
+}
+
+/// Shorter ways to read an answer.
+pub(crate) trait BeginResponseExt {
+    /// The row that the answer is about.
+    fn recorded(&self) -> &Intent;
+}
+
+impl BeginResponseExt for BeginResponse {
+    fn recorded(&self) -> &Intent {
+        self.intent.as_ref().expect("a recorded intent")
+    }
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod calls;
 pub(crate) mod cluster;
+pub(crate) mod faulty;
 pub(crate) mod http;
 pub(crate) mod load;
 pub(crate) mod process;

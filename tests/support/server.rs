@@ -15,7 +15,7 @@ use intent_ledger::{
 use tempfile::TempDir;
 use tonic::transport::Channel;
 
-use super::cluster;
+use super::{cluster, faulty::FaultyStore};
 
 /// Which store a test runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,8 +82,60 @@ impl TestStore {
         }
     }
 
+    /// Everything that is stored of the intents, every column of every row, as text.
+    pub(crate) async fn rows(&self) -> Vec<String> {
+        if let Some(path) = self.address.strip_prefix("sqlite:") {
+            let connection = rusqlite::Connection::open(path).unwrap();
+            let mut statement = connection.prepare("SELECT * FROM intents ORDER BY id").unwrap();
+            let columns = statement.column_count();
+            let row = |row: &rusqlite::Row<'_>| {
+                (0..columns)
+                    .map(|index| Ok(format!("{:?}", row.get_ref(index)?)))
+                    .collect::<rusqlite::Result<Vec<_>>>()
+            };
+            let rows = statement.query_map([], row).unwrap();
+            rows.map(|row| row.unwrap().join(" ")).collect()
+        } else {
+            let client = self.postgres().await;
+            let every_column = "SELECT row_to_json(i)::text FROM intents i ORDER BY id";
+            let rows = client.query(every_column, &[]).await.unwrap();
+            rows.iter().map(|row| row.get(0)).collect()
+        }
+    }
+
+    /// The id and the `details` of the rows that have any.
+    async fn details(&self) -> Vec<(uuid::Uuid, String)> {
+        let with_details = "SELECT id, details FROM intents WHERE details IS NOT NULL";
+        if let Some(path) = self.address.strip_prefix("sqlite:") {
+            let connection = rusqlite::Connection::open(path).unwrap();
+            let mut statement = connection.prepare(with_details).unwrap();
+            let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+            rows.map(Result::unwrap).collect()
+        } else {
+            let rows = self.postgres().await.query(with_details, &[]).await.unwrap();
+            rows.iter().map(|row| (row.get(0), row.get(1))).collect()
+        }
+    }
+
     /// Makes every row older by `span`, as if the clock had moved on.
     pub(crate) async fn age(&self, span: Duration) {
+        for (id, text) in self.details().await {
+            // Earlier attempts of an intent are kept as one document.
+            let mut details: serde_json::Value = serde_json::from_str(&text).unwrap();
+            let past = details.get_mut("past_attempts").and_then(|past| past.as_array_mut());
+            for attempt in past.into_iter().flatten() {
+                for time in ["granted_at", "lease_expires_at"] {
+                    let micros = attempt[time].as_i64().unwrap();
+                    attempt[time] = (micros - i64::try_from(span.as_micros()).unwrap()).into();
+                }
+            }
+            let id = match self.address.starts_with("sqlite:") {
+                true => format!("x'{}'", id.simple()),
+                false => format!("'{id}'"),
+            };
+            let text = details.to_string().replace('\'', "''");
+            self.sql(&format!("UPDATE intents SET details = '{text}' WHERE id = {id}")).await;
+        }
         let times = ["created_at", "granted_at", "lease_expires_at", "settled_at", "last_seen_at"];
         let micros = span.as_micros();
         let assignments: Vec<String> = times
@@ -96,7 +148,9 @@ impl TestStore {
                 }
             })
             .collect();
-        self.sql(&format!("UPDATE intents SET {}", assignments.join(", "))).await;
+        // Another version: a reading that a server still holds is of before.
+        let assignments = assignments.join(", ");
+        self.sql(&format!("UPDATE intents SET version = version + 1, {assignments}")).await;
     }
 }
 
@@ -132,14 +186,27 @@ impl TestServer {
         policy: Option<&str>,
         options: LedgerOptions,
     ) -> Self {
+        let opened = store.open().await;
+        Self::over(store, opened, policy, options, |_| {}).await
+    }
+
+    /// A server over a store that was opened already, perhaps with faults around it.
+    pub(crate) async fn over(
+        store: TestStore,
+        opened: Arc<dyn Store>,
+        policy: Option<&str>,
+        options: LedgerOptions,
+        adjust: impl FnOnce(&mut ServeConfig),
+    ) -> Self {
         let policy = policy.map(|text| {
             let path =
                 store._dir.path().join(format!("policy-{}.toml", intent_ledger::ids::random()));
             std::fs::write(&path, text).unwrap();
             path
         });
-        let config = config(&store.address, policy.clone());
-        let running = app::start_with(&config, store.open().await, options).await.unwrap();
+        let mut config = config(&store.address, policy.clone());
+        adjust(&mut config);
+        let running = app::start_with(&config, opened, options).await.unwrap();
         let url = format!("http://{}", running.grpc);
         let http = format!("http://{}", running.http);
         let channel = Channel::from_shared(url.clone()).unwrap().connect().await.unwrap();
@@ -153,6 +220,20 @@ impl TestServer {
             http,
             policy,
         }
+    }
+
+    /// A connection with a client's ordinary limits.
+    pub(crate) async fn channel(&self) -> Channel {
+        Channel::from_shared(self.url.clone()).unwrap().connect().await.unwrap()
+    }
+
+    /// A server whose store can be told to fail.
+    pub(crate) async fn faulty(kind: Kind, policy: Option<&str>) -> (Self, Arc<FaultyStore>) {
+        let store = TestStore::new(kind).await;
+        let faulty = FaultyStore::over(store.open().await);
+        let opened: Arc<dyn Store> = Arc::clone(&faulty) as _;
+        let server = Self::over(store, opened, policy, LedgerOptions::default(), |_| {}).await;
+        (server, faulty)
     }
 
     /// Writes another policy where the server reads it, and has it read.

@@ -1,0 +1,95 @@
+//! Session: the same calls on one stream, each item with its own answer.
+
+use std::collections::HashMap;
+
+use futures::StreamExt;
+use intent_ledger::proto::v1::{
+    Decision, IntentState, Reason, SessionRequest, session_request::Item as Asked,
+    session_response::Item as Answered,
+};
+use prost::Message;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::Code;
+use tonic_types::pb::ErrorInfo;
+
+use crate::{
+    on_both_stores,
+    support::{
+        calls::{
+            BeginResponseExt as _, CHARGE_POLICY, by_key, charge, completion, expect, key_of, span,
+        },
+        server::TestServer,
+    },
+};
+
+on_both_stores! {
+    /// Section 4: answers find their items by the sequence; an item's error ends nothing.
+    async fn a_session_answers_each_item_and_survives_their_errors(kind) {
+        let server = TestServer::with_policy(kind, CHARGE_POLICY).await;
+        let (items, stream) = mpsc::unbounded_channel();
+        let ask = |sequence: u64, item: Option<Asked>| {
+            items.send(SessionRequest { sequence, item }).unwrap();
+        };
+        let stream = UnboundedReceiverStream::new(stream);
+        let mut answers = server.agent.clone().session(stream).await.unwrap().into_inner();
+        let mut next = async || {
+            let answer = answers.next().await.expect("the stream goes on").expect("no error ends it");
+            (answer.sequence, answer.item.unwrap())
+        };
+
+        // Many in flight, in whatever order they come back; sequences are the caller's choice.
+        for order in 0..20_u64 {
+            ask(u64::MAX - order, Some(Asked::Begin(charge(&format!("o-{order}"), 1, "a"))));
+        }
+        let mut granted = HashMap::new();
+        for _ in 0..20 {
+            let (sequence, answer) = next().await;
+            let Answered::Begin(answer) = answer else { panic!("{answer:?}") };
+            assert_eq!(answer.reason(), Reason::New);
+            granted.insert(u64::MAX - sequence, answer);
+        }
+        assert_eq!(granted.len(), 20);
+
+        // Errors are the statuses that the calls would have had.
+        let expected = [
+            (1, Some(Asked::Begin(charge("o-1", 2, "a"))), Code::FailedPrecondition, "PARAMETERS_CHANGED"),
+            (2, Some(Asked::Lookup(by_key("x"))), Code::InvalidArgument, "KEY_INVALID"),
+            (3, None, Code::InvalidArgument, "SESSION_ITEM_REQUIRED"),
+            (4, Some(Asked::Lookup(by_key(&"ab".repeat(32)))), Code::NotFound, "INTENT_NOT_FOUND"),
+        ];
+        for (sequence, item, code, reason) in expected {
+            ask(sequence, item);
+            let (answered, answer) = next().await;
+            let Answered::Error(status) = answer else { panic!("{answer:?}") };
+            assert_eq!((answered, status.code), (sequence, i32::from(code)));
+            let info = ErrorInfo::decode(&*status.details[0].value).unwrap();
+            assert_eq!(info.reason, reason);
+            assert!(info.metadata.contains_key("effectMayHaveHappened"));
+        }
+
+        // A long wait holds nobody up, and is woken by the settlement behind it.
+        let first = &granted[&0];
+        let mut wait = by_key(&key_of(first));
+        wait.wait = Some(span(300));
+        ask(5, Some(Asked::Lookup(wait)));
+        ask(6, Some(Asked::Lookup(by_key(&key_of(&granted[&1])))));
+        assert_eq!(next().await.0, 6);
+        ask(7, Some(Asked::Complete(completion(first, b"1"))));
+        let mut both = [next().await, next().await];
+        both.sort_by_key(|(sequence, _)| *sequence);
+        let [(5, Answered::Lookup(woken)), (7, Answered::Complete(completed))] = both else {
+            panic!("{both:?}");
+        };
+        assert_eq!(woken.intent.unwrap().state(), IntentState::Completed);
+        assert_eq!(completed.intent.unwrap().attempt_id, first.attempt_id);
+
+        // The end of the items is the end of the stream.
+        drop(items);
+        assert!(answers.next().await.is_none());
+        let replay =
+            expect(&server.agent, charge("o-0", 1, "a"), Decision::Replay, Reason::Completed).await;
+        assert_eq!(replay.recorded().result.as_deref(), Some(&b"1"[..]));
+        server.stop().await;
+    }
+}
