@@ -6,7 +6,6 @@ use crate::{
         decision::Candidate,
         fingerprint::fingerprint,
         identity::{Call, IdentityError, identify},
-        tool::Class,
     },
     ledger::Violation,
     policy::{PolicySet, VersionedRecipe},
@@ -40,10 +39,7 @@ impl Candidates {
             })
         };
         let active = identified(&policies.active_recipe(call.namespace, call.tool));
-        // While the active policy does not record the tool, its key is no row's but an older one's.
-        let recorded = policies.active().tool(call.namespace, call.tool).class == Class::Effectful;
-        let newest = active.iter().filter(|_| recorded);
-        let mut known: Vec<_> = newest.map(|candidate| candidate.key).collect();
+        let mut known: Vec<_> = active.iter().map(|candidate| candidate.key).collect();
         let mut older = Vec::new();
         let mut recorded_before = false;
         for versioned in policies.older_recipes(call.namespace, call.tool) {
