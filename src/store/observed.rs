@@ -1,6 +1,6 @@
 //! Any store, with its writes measured. No behaviour of its own.
 
-use std::sync::Arc;
+use std::{error::Error, sync::Arc};
 
 use async_trait::async_trait;
 use tracing::Instrument;
@@ -35,7 +35,12 @@ impl Store for Observed {
 
     async fn find(&self, keys: &[RowKey]) -> Result<Found, StoreError> {
         let span = tracing::debug_span!("store.intent.find", keys = keys.len());
-        self.0.find(keys).instrument(span).await
+        let found = self.0.find(keys).instrument(span).await;
+        if let Err(error) = &found {
+            // The caller is told only that the store cannot be reached, not which wait ran out.
+            tracing::warn!(error = error as &dyn Error, keys = keys.len(), "rows were not read");
+        }
+        found
     }
 
     async fn find_by_reference(

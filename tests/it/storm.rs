@@ -195,15 +195,15 @@ async fn of_fifty_callers_one_executes_after_a_rollback() {
 async fn batches_that_cross_each_other_are_all_answered() {
     let two = TwoServers::start().await;
     for round in 0..5 {
-        let calls = (0..160).map(|call| {
-            let key = if call % 2 == 0 { call / 4 } else { 39 - call / 4 };
+        let calls = (0..400).map(|call| {
+            let key = if call % 2 == 0 { call / 4 } else { 99 - call / 4 };
             let agent = two.agent(call);
             let request: BeginRequest = charge(&format!("{round}-{key}"), 1, "memo");
             tokio::spawn(async move { begin(&agent, request).await })
         });
         let answers: Vec<_> = join_all(calls).await.into_iter().map(Result::unwrap).collect();
         let new = answers.iter().filter(|answer| answer.reason() == Reason::New).count();
-        assert_eq!((new, answers.len()), (40, 160));
+        assert_eq!((new, answers.len()), (100, 400));
     }
     two.stop().await;
 }
