@@ -26,7 +26,7 @@ use crate::{
 on_both_stores! {
     /// Section 4: answers find their items by the sequence; an item's error ends nothing.
     async fn a_session_answers_each_item_and_survives_their_errors(kind) {
-        let server = TestServer::with_policy(kind, CHARGE_POLICY).await;
+        let (server, store) = TestServer::faulty(kind, Some(CHARGE_POLICY)).await;
         let (items, stream) = mpsc::unbounded_channel();
         let ask = |sequence: u64, item: Option<Asked>| {
             items.send(SessionRequest { sequence, item }).unwrap();
@@ -72,7 +72,11 @@ on_both_stores! {
         let first = &granted[&0];
         let mut wait = by_key(&key_of(first));
         wait.wait = Some(span(300));
+        let mut finds = store.finds();
+        let before = *finds.borrow_and_update();
         ask(5, Some(Asked::Lookup(wait)));
+        // It has read the row, and then read it again with its watch on.
+        finds.wait_for(|finds| *finds >= before + 2).await.unwrap();
         ask(6, Some(Asked::Lookup(by_key(&key_of(&granted[&1])))));
         assert_eq!(next().await.0, 6);
         ask(7, Some(Asked::Complete(completion(first, b"1"))));

@@ -62,6 +62,7 @@ on_both_stores! {
         store.set_down(false);
         assert_eq!(next().await, ServingStatus::Serving);
         assert_eq!(get(&server, "/readyz").await.0, 200);
+        drop(changes);
         server.stop().await;
     }
 

@@ -80,6 +80,11 @@ impl FaultyStore {
         self.waiting.subscribe().wait_for(|waiting| *waiting >= count).await.unwrap();
     }
 
+    /// How many reads by key have been answered.
+    pub(crate) fn finds(&self) -> watch::Receiver<usize> {
+        self.finds.subscribe()
+    }
+
     /// Starts a Lookup that waits for this intent, and returns once it cannot miss a change: it has
     /// read the row, and then read it again with its watch on.
     pub(crate) async fn waiting_lookup(
@@ -87,7 +92,7 @@ impl FaultyStore {
         agent: &Agent,
         key: &str,
     ) -> JoinHandle<Result<Intent, Status>> {
-        let mut finds = self.finds.subscribe();
+        let mut finds = self.finds();
         let before = *finds.borrow_and_update();
         let request = LookupRequest { wait: Some(calls::span(300)), ..calls::by_key(key) };
         let agent = agent.clone();
