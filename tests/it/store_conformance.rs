@@ -324,7 +324,7 @@ on_both_stores! {
         };
         let at = done(write(&*store, &first).await);
         let at_write = Event { at, ..fact(EventKind::OrphanFact, "first") };
-        assert_eq!(store.events(id).await.unwrap(), [at_write.clone()]);
+        assert_eq!(store.events(id).await.unwrap().as_slice(), std::slice::from_ref(&at_write));
 
         let mut read = find(&*store, &intent).await.unwrap();
         for note in ["second", "first", "second"] {
@@ -560,7 +560,8 @@ on_both_stores! {
 
     async fn a_list_obeys_every_condition_of_its_filter(kind) {
         let store = TestStore::new(kind).await.open().await;
-        let variants: [(&str, fn(&mut Intent)); 5] = [
+        type Variant = (&'static str, fn(&mut Intent));
+        let variants: [Variant; 5] = [
             ("tool", |it| it.tool = "mail".into()),
             ("run", |it| it.run_id = "r2".into()),
             ("state", |it| it.state = State::Denied),
