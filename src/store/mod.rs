@@ -517,5 +517,5 @@ pub trait Store: Send + Sync + 'static {
 /// How many orphan facts a namespace may leave behind; a bound on what a broken client can store.
 pub const ORPHANS_PER_NAMESPACE_MAX: usize = 10_000;
 
-/// How long a read or a write waits for a connection before it is [`StoreError::Unavailable`].
+/// How long a connection may take to be made before the store is [`StoreError::Unavailable`].
 pub const CONNECTION_WAIT_MAX: Duration = Duration::from_secs(2);

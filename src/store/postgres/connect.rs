@@ -23,6 +23,10 @@ use crate::store::{
 const PLANNER: &str = "SET enable_seqscan = off; SET enable_hashjoin = off; \
                        SET enable_mergejoin = off; SET jit = off";
 
+/// How long a read or a write waits for its turn while every connection is lent. A store that is
+/// gone is told sooner, by the attempt to connect; this is for a crowd on a busy machine.
+const TURN_WAIT_MAX: Duration = Duration::from_secs(5);
+
 /// A parameter and its type.
 pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
@@ -70,7 +74,7 @@ pub(super) fn pool(options: &StoreOptions) -> Result<Pool, OpenError> {
     builder
         .max_size(options.connections_max)
         .runtime(Runtime::Tokio1)
-        .wait_timeout(Some(CONNECTION_WAIT_MAX))
+        .wait_timeout(Some(TURN_WAIT_MAX))
         .create_timeout(Some(CONNECTION_WAIT_MAX))
         .recycle_timeout(Some(CONNECTION_WAIT_MAX))
         .build()
