@@ -268,6 +268,7 @@ impl Ledger {
 
     fn begin(&self, state: &mut Protocol, attempt: AttemptId) {
         let call = BeginCall {
+            free_text: Vec::new(),
             namespace: "n".to_owned(),
             tool: "t".to_owned(),
             run_id: "r".to_owned(),

@@ -19,6 +19,10 @@ use super::{
 /// How long a caller should wait before it asks about an unknown outcome again.
 const UNKNOWN_RETRY_AFTER: Duration = Duration::from_secs(30);
 
+/// How many attempts a row may have: each is remembered for good, since it is granted once. Past
+/// that a caller that loops inside a downstream's window waits for a person.
+const ATTEMPTS_MAX: usize = 1000;
+
 /// A call, identified under one recipe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
@@ -53,6 +57,8 @@ pub struct BeginCall {
     pub lease: Option<Duration>,
     /// The caller's labels.
     pub labels: BTreeMap<String, String>,
+    /// Free text that the caller declares.
+    pub free_text: Vec<Pointer>,
     /// The arguments as they were sent; kept only for a person to approve.
     pub arguments_json: String,
 }
@@ -394,7 +400,9 @@ fn failed(
 /// Where every granted attempt is harmless, somebody without a grant has acted: that effect need
 /// not carry our key, and no approval covers it.
 fn absorbs_repeat(row: &Intent, policy: &ToolPolicy, lease_end: Timestamp) -> bool {
-    !row.is_harmless() && row.dedup_until(policy).is_some_and(|until| lease_end < until)
+    !row.is_harmless()
+        && row.attempts.len() < ATTEMPTS_MAX
+        && row.dedup_until(policy).is_some_and(|until| lease_end < until)
 }
 
 /// Whether neither the downstream nor a retry can settle what is unsettled.
@@ -534,6 +542,7 @@ fn new_intent(call: &BeginCall, candidate: &Candidate, state: State, now: Timest
         key: candidate.key,
         key_basis: candidate.basis,
         recipe: candidate.recipe,
+        free_text: call.free_text.clone(),
         fingerprint: candidate.print.fingerprint,
         digests: candidate.print.digests.clone(),
         tool: call.tool.clone(),

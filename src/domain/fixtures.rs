@@ -98,6 +98,7 @@ pub(crate) const ARGUMENTS: &str = r#"{"amount":1200,"order":"o-17"}"#;
 /// Callers are named after their attempts, so that a test needs one number for both.
 pub(crate) fn call(attempt: u128) -> BeginCall {
     BeginCall {
+        free_text: Vec::new(),
         namespace: "acme".to_owned(),
         tool: "charge".to_owned(),
         run_id: "run".to_owned(),

@@ -10,6 +10,7 @@ use uuid::Uuid;
 use super::{
     approval::Approval,
     attempt::{Attempt, Fate},
+    canonical_json::Pointer,
     event::Provenance,
     fingerprint::{ArgumentDigests, Fingerprint},
     identity::{Key, KeyBasis, downstream_digest},
@@ -244,6 +245,8 @@ pub struct Intent {
     pub key_basis: KeyBasis,
     /// The recipe of key and fingerprint.
     pub recipe: RecipeVersion,
+    /// Free text that the first caller declared, where no policy did: part of the recipe.
+    pub free_text: Vec<Pointer>,
     /// Hash of the tool and the binding arguments.
     pub fingerprint: Fingerprint,
     /// Short digests of single arguments, to name the differing ones.
@@ -334,7 +337,7 @@ impl Intent {
         match self.state {
             State::Started | State::Unknown | State::Completed => true,
             State::AwaitingApproval | State::Approved | State::Failed | State::Denied => {
-                !self.is_harmless()
+                self.conflict || !self.is_harmless()
             }
         }
     }
@@ -399,7 +402,6 @@ impl Intent {
                 self.state,
                 self.current().map(|attempt| (attempt.number, attempt.id)),
                 fates,
-                self.needs_attention,
                 self.attempts_forgiven,
                 self.fingerprint.to_string(),
                 decision,

@@ -180,7 +180,7 @@ pub fn complete(
         ..event_of(intent, report.attempt_id, kind, now)
     };
     let Some(attempt) = intent.attempt(report.attempt_id) else {
-        return ungranted(intent, event(EventKind::NotGranted), true);
+        return ungranted(intent, event(EventKind::NotGranted), true, true);
     };
     if attempt.promise.same_transaction {
         let mut outcome = Outcome::unchanged(intent, Err(Refusal::UseTransaction));
@@ -296,7 +296,8 @@ pub fn fail(
     };
     let Some(attempt) = intent.attempt(report.attempt_id) else {
         let may_have_acted = report.fate() != Fate::NeverBegan;
-        return ungranted(intent, event(EventKind::NotGranted), may_have_acted);
+        let doubts = !report.failure.not_executed;
+        return ungranted(intent, event(EventKind::NotGranted), may_have_acted, doubts);
     };
     if attempt.reports.contains(&report.digest()) {
         return Ok(repeated_fail(intent, attempt, report, event(EventKind::LateFail)));
@@ -318,6 +319,10 @@ pub fn fail(
         if report.fate() == Fate::NeverBegan && attempt.reports.is_empty() && !attempt.extended {
             // Others found that out; only its caller knows that it costs no attempt.
             mark_failed(&mut next, report, !superseded);
+        }
+        if !report.failure.not_executed {
+            next.conflict = true;
+            next.needs_attention = true;
         }
         return Ok(match (superseded, report.failure.not_executed) {
             (true, _) => Outcome {
@@ -429,10 +434,13 @@ pub fn extend(
 }
 
 /// A report by an attempt that was never granted.
+///
+/// `doubts` says that it speaks of an effect which the row believes not to be in the world.
 fn ungranted(
     intent: &Intent,
     event: Event,
     may_have_acted: bool,
+    doubts: bool,
 ) -> Result<Outcome, TransitionError> {
     let mut next = intent.clone();
     match intent.state {
@@ -443,6 +451,11 @@ fn ungranted(
             let events =
                 vec![Event { kind: EventKind::NotStarted, state_after: next.state, ..event }];
             Ok(Outcome { intent: next, events, answer: Err(Refusal::NotStarted) })
+        }
+        State::Approved | State::Failed if doubts => {
+            next.conflict = true;
+            next.needs_attention = true;
+            Ok(Outcome { intent: next, events: vec![event], answer: Err(Refusal::NotGranted) })
         }
         State::AwaitingApproval
         | State::Denied

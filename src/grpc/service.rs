@@ -10,7 +10,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::{
     convert::{self, Viewer},
     deadline, session,
-    status::{not_served, reason, status},
+    status::{not_served, reason, status, status_of_report},
 };
 use crate::{
     clock::Deadline,
@@ -81,7 +81,7 @@ impl LedgerService {
         let _permit = self.admit()?;
         let viewer = Viewer::of(&request.attempt_id);
         let request = convert::complete_request(request);
-        let answer = self.ledger.complete(request, deadline).await.map_err(refuse)?;
+        let answer = self.ledger.complete(request, deadline).await.map_err(refuse_report)?;
         metrics::settlement("COMPLETE");
         Ok(v1::CompleteResponse {
             intent: Some(encode(&self.ledger, answer.intent, viewer, Vec::new())),
@@ -96,9 +96,9 @@ impl LedgerService {
     ) -> Result<v1::FailResponse, Status> {
         let _permit = self.admit()?;
         let viewer = Viewer::of(&request.attempt_id);
-        let request = convert::fail_request(request).map_err(refuse)?;
+        let request = convert::fail_request(request).map_err(refuse_report)?;
         let kind = if request.not_executed { "NOT_EXECUTED" } else { "OUTCOME_UNKNOWN" };
-        let answer = self.ledger.fail(request, deadline).await.map_err(refuse)?;
+        let answer = self.ledger.fail(request, deadline).await.map_err(refuse_report)?;
         metrics::settlement(kind);
         Ok(v1::FailResponse {
             intent: Some(encode(&self.ledger, answer.intent, viewer, Vec::new())),
@@ -113,8 +113,8 @@ impl LedgerService {
     ) -> Result<v1::ExtendResponse, Status> {
         let _permit = self.admit()?;
         let viewer = Viewer::of(&request.attempt_id);
-        let request = convert::extend_request(request).map_err(refuse)?;
-        let answer = self.ledger.extend(request, deadline).await.map_err(refuse)?;
+        let request = convert::extend_request(request).map_err(refuse_report)?;
+        let answer = self.ledger.extend(request, deadline).await.map_err(refuse_report)?;
         let expires_at = self.ledger.expires_at(&answer.intent);
         Ok(convert::extend_response(answer, expires_at, viewer))
     }
@@ -142,6 +142,13 @@ pub(super) fn refuse(error: impl Into<LedgerError>) -> Status {
     let error = error.into();
     metrics::error(reason(&error));
     status(&error)
+}
+
+/// As [`refuse`], for those who report on an attempt.
+fn refuse_report(error: impl Into<LedgerError>) -> Status {
+    let error = error.into();
+    metrics::error(reason(&error));
+    status_of_report(&error)
 }
 
 fn words(warnings: Vec<&'static str>) -> Vec<String> {

@@ -28,7 +28,19 @@ const POINTERS_MAX: usize = 16;
 
 /// The status of an error.
 pub(super) fn status(error: &LedgerError) -> Status {
-    let (code, reason, effect, next) = shape(error);
+    let (.., effect, _) = shape(error);
+    status_with(error, effect)
+}
+
+/// The status of an error that a report met: whoever reports may have had the effect, even where
+/// the report is too malformed to be looked at.
+pub(super) fn status_of_report(error: &LedgerError) -> Status {
+    let (.., effect, _) = shape(error);
+    status_with(error, effect || matches!(error, LedgerError::Invalid(_)))
+}
+
+fn status_with(error: &LedgerError, effect: bool) -> Status {
+    let (code, reason, _, next) = shape(error);
     let mut metadata = HashMap::from([
         ("effectMayHaveHappened".to_owned(), effect.to_string()),
         ("nextAction".to_owned(), next.to_owned()),

@@ -9,7 +9,7 @@ use super::{Ledger, LedgerError, ROUNDS_MAX, shape};
 use crate::{
     clock::Deadline,
     domain::{
-        canonical_json::{Json, Pointer},
+        canonical_json::Json,
         decision::{BeginCall, Decision},
         identity::Call,
         intent::Intent,
@@ -87,7 +87,6 @@ struct Checked {
     call: BeginCall,
     identity: IdentityRequest,
     arguments: Json,
-    free_text: Vec<Pointer>,
 }
 
 impl Checked {
@@ -158,7 +157,8 @@ fn check(request: BeginRequest) -> Result<Checked, LedgerError> {
         tool_call_id: request.tool_call_id,
         lease: request.lease,
         labels: request.labels,
+        free_text,
         arguments_json: request.arguments_json,
     };
-    Ok(Checked { call, identity, arguments, free_text })
+    Ok(Checked { call, identity, arguments })
 }

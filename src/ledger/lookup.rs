@@ -187,8 +187,8 @@ impl Ledger {
             // "Never begun" must hold under the policy that other replicas begin under.
             if !self.policies.was_behind(&self.store, &policies).await? {
                 return match candidates.active {
-                    Err(error) if keys.is_empty() => Err(invalid_identity(&error).into()),
-                    Err(_) | Ok(_) => Ok(None),
+                    Err(error) => Err(invalid_identity(&error).into()),
+                    Ok(_) => Ok(None),
                 };
             }
         }

@@ -1,8 +1,8 @@
 //! The policy that this server decides by, kept level with the store.
 
 use std::{
-    sync::{Arc, Mutex, RwLock},
-    time::{Duration, Instant},
+    sync::{Arc, RwLock},
+    time::Duration,
 };
 
 use thiserror::Error;
@@ -10,7 +10,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::LedgerError;
 use crate::{
-    clock::monotonic,
     policy::{Policy, PolicyError, PolicySet, lowered},
     store::{Store, StoreError, StoredPolicies, StoredPolicy},
 };
@@ -18,9 +17,6 @@ use crate::{
 /// How long a server may not notice that another one has activated a newer policy. A write decided
 /// under the old one is caught in any case.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
-
-/// How old the knowledge of the active policy may be where no write would catch a newer one.
-const FRESH_FOR: Duration = Duration::from_secs(3);
 
 /// How often an activation is tried again because another server's came first.
 const ROUNDS_MAX: usize = 10;
@@ -60,7 +56,6 @@ pub enum OfferError {
 /// The active policy and the older ones that rows may refer to.
 pub(super) struct Policies {
     current: RwLock<Arc<PolicySet>>,
-    confirmed_at: Mutex<Instant>,
     hash_version: u32,
 }
 
@@ -69,36 +64,20 @@ impl Policies {
         store: &Arc<dyn Store>,
         hash_version: u32,
     ) -> Result<Self, LedgerError> {
-        let confirmed_at = Mutex::new(monotonic());
         let set = read(&store.policies().await?, hash_version)?;
-        Ok(Self { current: RwLock::new(Arc::new(set)), confirmed_at, hash_version })
+        Ok(Self { current: RwLock::new(Arc::new(set)), hash_version })
     }
 
     pub(super) fn current(&self) -> Arc<PolicySet> {
         Arc::clone(&self.current.read().expect("no panic holds this lock"))
     }
 
-    /// Makes sure that the current policy was the active one a moment ago.
-    ///
-    /// A server that cannot reach the store must not go on for ever by a policy that has been
-    /// replaced: a tool that it believes harmless may have become effectful.
-    pub(super) async fn confirm(&self, store: &Arc<dyn Store>) -> Result<(), LedgerError> {
-        let confirmed_at = *self.confirmed_at.lock().expect("no panic holds this lock");
-        if monotonic().duration_since(confirmed_at) < FRESH_FOR {
-            return Ok(());
-        }
-        self.reload(store).await
-    }
-
-    /// Reads the store's policies again.
+    /// Reads the store's policies again, if another one is active.
     pub(super) async fn reload(&self, store: &Arc<dyn Store>) -> Result<(), LedgerError> {
-        let asked_at = monotonic();
-        let stored = store.policies().await?;
-        *self.confirmed_at.lock().expect("no panic holds this lock") = asked_at;
-        let current = self.current();
-        if stored.active == current.active().version() && stored.kept.len() == self.kept(&current) {
+        if store.active_policy().await? == self.current().active().version() {
             return Ok(());
         }
+        let stored = store.policies().await?;
         let set = read(&stored, self.hash_version)?;
         tracing::info!(version = set.active().version(), "policy loaded");
         *self.current.write().expect("no panic holds this lock") = Arc::new(set);
@@ -117,10 +96,6 @@ impl Policies {
     ) -> Result<bool, LedgerError> {
         self.reload(store).await?;
         Ok(self.current().active().version() != used.active().version())
-    }
-
-    fn kept(&self, current: &PolicySet) -> usize {
-        current.older().len() + usize::from(current.active().version() > 0)
     }
 
     /// Keeps level with the store for as long as the server runs.

@@ -151,6 +151,7 @@ fn candidate(
 
 fn begin_call(sample: &Sample<'_>, arguments_json: &str) -> BeginCall {
     BeginCall {
+        free_text: Vec::new(),
         namespace: sample.namespace.to_owned(),
         tool: sample.tool.to_owned(),
         run_id: sample.run_id.to_owned(),

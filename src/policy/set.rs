@@ -129,11 +129,6 @@ impl PolicySet {
         Some(at_hash_version(&policy.tool(namespace, tool).recipe, version.hash))
     }
 
-    /// Whether a version of the policy lists a tool; false if the set has no such version.
-    pub fn is_listed(&self, version: u32, namespace: &str, tool: &str) -> bool {
-        self.version(version).is_some_and(|policy| policy.tool(namespace, tool).listed)
-    }
-
     fn version(&self, version: u32) -> Option<&Arc<Policy>> {
         if version == self.active.version {
             return Some(&self.active);

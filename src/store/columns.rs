@@ -6,12 +6,14 @@
 use std::{collections::BTreeMap, fmt::Display};
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::{StoreError, Stored, Version, row_id};
 use crate::domain::{
     approval::Approval,
     attempt::{Attempt, Failure, Fate, GrantedOn, Promise, ReportDigest},
+    canonical_json::Pointer,
     event::{Event, Provenance},
     fingerprint::{ArgumentDigests, Fingerprint},
     identity::{Key, KeyBasis, downstream_uuid},
@@ -70,6 +72,8 @@ struct Details {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     labels: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    free_text: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     past_attempts: Vec<Attempt>,
     #[serde(skip_serializing_if = "Option::is_none")]
     failure: Option<Failure>,
@@ -99,6 +103,7 @@ impl Columns {
         let caller = current.map_or("", |attempt| attempt.caller.as_str());
         let details = Details {
             labels: intent.labels.clone(),
+            free_text: intent.free_text.iter().map(ToString::to_string).collect(),
             past_attempts: past.to_vec(),
             failure: current.and_then(|attempt| attempt.failure.clone()),
             promise: current.map_or_else(Promise::default, |attempt| attempt.promise),
@@ -225,6 +230,11 @@ impl Columns {
             step_id: self.step_id,
             tool_call_id: self.tool_call_id.unwrap_or_default(),
             labels: details.labels,
+            free_text: details
+                .free_text
+                .iter()
+                .map(|text| Pointer::parse(text).map_err(|error| corrupt("free_text", error)))
+                .collect::<Result<_, _>>()?,
             created_at: Timestamp::from_micros(self.created_at),
             state: state_from_code(self.state)?,
             attempts,
@@ -255,11 +265,16 @@ pub(super) struct EventColumns {
 }
 
 impl EventColumns {
-    pub(super) fn of(event: &Event) -> Self {
-        use sha2::{Digest, Sha256};
+    /// `version` is that of the row which the fact was written with. A caller's report that moved
+    /// nothing may be a plain repeat; a move, or a person's decision, is a fact each time.
+    pub(super) fn of(event: &Event, version: Version) -> Self {
         let timeless = Event { at: Timestamp::default(), ..event.clone() };
         let fact = serde_json::to_string(&timeless).expect("an event is plain data");
-        Self { digest: Sha256::digest(&fact)[..16].to_vec(), at: event.at.micros(), fact }
+        let may_repeat =
+            event.provenance == Provenance::Caller && event.state_before == event.state_after;
+        let hash = Sha256::new_with_prefix(&fact)
+            .chain_update(if may_repeat { 0 } else { version }.to_be_bytes());
+        Self { digest: hash.finalize()[..16].to_vec(), at: event.at.micros(), fact }
     }
 
     pub(super) fn into_event(at: i64, fact: &str) -> Result<Event, StoreError> {

@@ -55,8 +55,10 @@ pub enum Expected {
 
 /// Which of a row's times are those of the write itself.
 ///
-/// The store's clock is the only clock. A decision is made for some earlier time; the write shifts
-/// the times that the decision set by what has passed since, on its own clock.
+/// The store's clock is the only clock. A new row is decided on before the store was asked for the
+/// time, and a settlement may be; the write shifts the times that the decision set by what has
+/// passed since, on its own clock. A further grant and a longer lease are decided on a reading and
+/// keep its time: shifted, a write that has waited would carry the lease past the end of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stamps {
     /// The row is new.
@@ -133,15 +135,8 @@ impl Write {
         decided_at: Timestamp,
         policy: Option<u32>,
     ) -> Self {
-        let before = old.intent.current();
-        let after = intent.current();
-        let stamps = Stamps {
-            created: false,
-            granted: after.map(|attempt| attempt.number) != before.map(|attempt| attempt.number),
-            leased: after.map(|attempt| attempt.lease_expires_at)
-                != before.map(|attempt| attempt.lease_expires_at),
-            settled: intent.settled_at.is_some() && intent.settled_at != old.intent.settled_at,
-        };
+        let settled = intent.settled_at.is_some() && intent.settled_at != old.intent.settled_at;
+        let stamps = Stamps { settled, ..Stamps::default() };
         Self {
             intent,
             expected: Expected::Version(old.version),
@@ -492,6 +487,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Adds to the counters of these rows. Versions stay.
     async fn touch(&self, touches: &[Touch]) -> Result<(), StoreError>;
+
+    /// The version of the active policy.
+    async fn active_policy(&self) -> Result<u32, StoreError>;
 
     /// The active policy and the ones that rows may refer to.
     async fn policies(&self) -> Result<StoredPolicies, StoreError>;

@@ -80,6 +80,10 @@ impl Store for Observed {
         self.0.touch(touches).await
     }
 
+    async fn active_policy(&self) -> Result<u32, StoreError> {
+        self.0.active_policy().await
+    }
+
     async fn policies(&self) -> Result<StoredPolicies, StoreError> {
         self.0.policies().await
     }

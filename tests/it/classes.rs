@@ -140,10 +140,21 @@ on_both_stores! {
         let same = expect(&server.agent, call("any", "a", 1), Decision::Hold, Reason::InFlight).await;
         assert!(same.warnings.is_empty());
         refused(&server.agent, call("any", "a", 2), "PARAMETERS_CHANGED").await;
-        // Without the declaration the memo is binding again.
+        // What the first call declared is part of the row's recipe, whatever a repeat declares.
         let undeclared = BeginRequest { free_text: vec![], ..call("any", "b", 1) };
-        refused(&server.agent, undeclared, "PARAMETERS_CHANGED").await;
-        refused(&server.agent, call("charge", "a", 1), "FREE_TEXT_NOT_ALLOWED").await;
+        expect(&server.agent, undeclared, Decision::Hold, Reason::InFlight).await;
+        let other = BeginRequest { free_text: vec!["/amount".into()], ..call("any", "a", 2) };
+        refused(&server.agent, other, "PARAMETERS_CHANGED").await;
+        let listed = BeginRequest {
+            free_text: vec!["/memo".into()],
+            ..keyed("charge", "k2", r#"{"memo":"a","amount":1}"#)
+        };
+        refused(&server.agent, listed, "FREE_TEXT_NOT_ALLOWED").await;
+        // A policy that lists the tool later does not turn an honest retry away.
+        server.offer("version = 2\n[tools.charge]\n[tools.any]\nfree_text = [\"/memo\"]").await;
+        expect(&server.agent, call("any", "a", 1), Decision::Hold, Reason::InFlight).await;
+        let undeclared = BeginRequest { free_text: vec![], ..call("any", "b", 1) };
+        expect(&server.agent, undeclared, Decision::Hold, Reason::InFlight).await;
         server.stop().await;
     }
 

@@ -52,6 +52,7 @@ fn started_in(namespace: &str, key: &str) -> Intent {
         print: fingerprint(&recipe, &[], &call, &identified.key, identified.basis),
     };
     let begin = BeginCall {
+        free_text: Vec::new(),
         namespace: namespace.into(),
         tool: "charge".into(),
         run_id: "r".into(),
@@ -86,7 +87,7 @@ fn fact(kind: EventKind, note: &str) -> Event {
         actor: "worker-1".into(),
         attempt_id: Some(uuid::Uuid::from_u128(7)),
         state_before: State::Started,
-        state_after: State::Unknown,
+        state_after: State::Started,
         code: "http_504".into(),
         note: note.into(),
         downstream_ref: Some("ch_1".into()),
@@ -339,13 +340,27 @@ on_both_stores! {
         assert_eq!(notes, ["first", "second"]);
         assert_eq!(events[0], at_write, "the first time stays");
 
+        // A move is a fact each time, and so is what a person decides.
+        let moved = Event { state_after: State::Unknown, ..fact(EventKind::LateFail, "moved") };
+        let person = Event {
+            provenance: Provenance::Operator,
+            ..fact(EventKind::Acknowledged, "seen")
+        };
+        for _ in 0..2 {
+            let events = vec![moved.clone(), person.clone()];
+            let again = Write::replace(&read, read.intent.clone(), events, DECIDED_AT, None);
+            done(write(&*store, &again).await);
+            read = find(&*store, &intent).await.unwrap();
+        }
+        assert_eq!(store.events(id).await.unwrap().len(), 6);
+
         // A write that misses brings no events.
         let missed = Write {
             events: vec![fact(EventKind::NotGranted, "never")],
             ..insertion(&intent)
         };
         assert_eq!(write(&*store, &missed).await, Written::Missed);
-        assert_eq!(store.events(id).await.unwrap().len(), 2);
+        assert_eq!(store.events(id).await.unwrap().len(), 6);
         assert_eq!(store.events(ids::random()).await.unwrap(), []);
     }
 
@@ -374,15 +389,16 @@ on_both_stores! {
         assert_eq!(read.intent.created_at, at);
         assert_eq!(read.intent.current().unwrap().granted_at, at);
 
-        // So does a heartbeat: the lease's end, not the grant.
+        // A longer lease was decided on a reading and keeps its time: a write that has waited must
+        // not carry it past the end of a window.
         let mut extended = read.intent.clone();
         let end = decided_at + Duration::from_secs(600);
         extended.attempts[0].lease_expires_at = end;
         let extend = Write::replace(&read, extended, Vec::new(), decided_at, None);
-        let at_extend = done(write(&*store, &extend).await);
+        done(write(&*store, &extend).await);
         let read = find(&*store, &intent).await.unwrap();
         let attempt = read.intent.current().unwrap();
-        assert_eq!(attempt.lease_expires_at, at_extend + Duration::from_secs(600));
+        assert_eq!(attempt.lease_expires_at, end);
         assert_eq!(attempt.granted_at, at);
         assert_eq!(read.intent.settled_at, Some(at_settle + Duration::from_secs(3)));
     }

@@ -184,6 +184,11 @@ impl Store for FaultyStore {
         self.inner.touch(touches).await
     }
 
+    async fn active_policy(&self) -> Result<u32, StoreError> {
+        self.up()?;
+        self.inner.active_policy().await
+    }
+
     async fn policies(&self) -> Result<StoredPolicies, StoreError> {
         self.up()?;
         self.inner.policies().await

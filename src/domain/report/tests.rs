@@ -110,7 +110,7 @@ const LINES: &[Line] = &[
     ("superseded on de-duplication, fails", beside, 1, Failed("http_422"), Err(R::AttemptSuperseded), S::Started, false, &[E::LateFail]),
     ("superseded on de-duplication, lost", beside, 1, Lost, Err(R::AttemptSuperseded), S::Started, false, &[E::LateFail]),
     ("superseded after a failure, fails otherwise", after_failure, 1, Failed("http_500"), Err(R::AttemptSuperseded), S::Started, false, &[E::LateFail]),
-    ("superseded after a failure, lost", after_failure, 1, Lost, Err(R::AttemptSuperseded), S::Started, false, &[E::LateFail]),
+    ("superseded after a failure, lost", after_failure, 1, Lost, Err(R::AttemptSuperseded), S::Started, true, &[E::LateFail]),
     // Failed only when every attempt is known not to have executed.
     ("the newer fails, the older is open", beside, 2, Failed("http_422"), Ok(()), S::Unknown, false, &[]),
     ("the newer never began, the older is open", beside, 2, Failed(NEVER_GRANTED), Ok(()), S::Unknown, false, &[]),
@@ -130,7 +130,7 @@ const LINES: &[Line] = &[
     ("success after never granted", || begun(plain()).never_granted(1), 1, Done("r"), Ok(()), S::Completed, CONFLICT, &[E::Contradiction]),
     ("success of a failed attempt while it is proposed anew", || proposed().approved().begin(1).failed(1).wait(HOUR).begin(2), 1, Done("r"), Ok(()), S::Completed, CONFLICT, &[E::Contradiction]),
     ("failure in other words", || begun(plain()).failed(1), 1, Failed("http_500"), Ok(()), S::Failed, false, &[E::LateFail]),
-    ("unknown after failure", || begun(plain()).failed(1), 1, Lost, Err(R::AlreadySettled), S::Failed, false, &[E::LateFail]),
+    ("unknown after failure", || begun(plain()).failed(1), 1, Lost, Err(R::AlreadySettled), S::Failed, true, &[E::LateFail]),
     ("failure after the reconciler's absence", absent_downstream, 1, Failed("http_422"), Ok(()), S::Failed, false, &[E::LateFail]),
     // Without a grant.
     ("complete before approval", proposed, 1, Done("r"), Err(R::NotStarted), S::Unknown, false, &[E::NotStarted]),
@@ -138,10 +138,10 @@ const LINES: &[Line] = &[
     ("never granted, before approval", proposed, 1, Failed(NEVER_GRANTED), Err(R::NotGranted), S::AwaitingApproval, false, &[E::NotGranted]),
     ("complete of a denied intent", || proposed().denied(), 1, Done("r"), Err(R::NotStarted), S::Unknown, false, &[E::NotStarted]),
     ("complete of an expired intent", || proposed().wait(72 * HOUR).expired(), 1, Done("r"), Err(R::NotStarted), S::Unknown, false, &[E::NotStarted]),
-    ("stranger, approved", || proposed().approved(), 9, Done("r"), Err(R::NotGranted), S::Approved, false, &[E::NotGranted]),
+    ("stranger, approved", || proposed().approved(), 9, Done("r"), Err(R::NotGranted), S::Approved, true, &[E::NotGranted]),
     ("stranger, started", || begun(plain()), 9, Done("r"), Err(R::NotGranted), S::Started, false, &[E::NotGranted]),
     ("stranger, unknown", || begun(plain()).lost(1), 9, Lost, Err(R::NotGranted), S::Unknown, false, &[E::NotGranted]),
-    ("stranger, failed", || begun(plain()).failed(1), 9, Done("r"), Err(R::NotGranted), S::Failed, false, &[E::NotGranted]),
+    ("stranger, failed", || begun(plain()).failed(1), 9, Done("r"), Err(R::NotGranted), S::Failed, true, &[E::NotGranted]),
     ("stranger, completed", || begun(plain()).completed(1, "r"), 9, Done("r"), Err(R::NotGranted), S::Completed, false, &[E::NotGranted]),
     // Inside a transaction.
     ("same transaction, complete", || begun(transactional()), 1, Done("r"), Err(R::UseTransaction), S::Started, false, &[E::Unproven]),

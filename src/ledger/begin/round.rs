@@ -34,7 +34,7 @@ impl<'a> Round<'a> {
         let policies = ledger.policies.current();
         let call = &checked.call;
         let policy = Arc::clone(policies.active().tool(&call.namespace, &call.tool));
-        let candidates = Candidates::of(&policies, &checked.as_call(), &checked.free_text);
+        let candidates = Candidates::of(&policies, &checked.as_call(), &checked.call.free_text);
         Self { ledger, checked, policies, policy, candidates, deadline }
     }
 
@@ -49,7 +49,9 @@ impl<'a> Round<'a> {
             // Nothing to record and no older row that could decide: not even a key is needed.
             return self.not_recorded().await;
         }
-        if records && self.candidates.is_plain() {
+        // Free text that a listed tool's caller declares is refused, unless a row says otherwise.
+        let declares = self.policy.listed && !self.checked.call.free_text.is_empty();
+        if records && self.candidates.is_plain() && !declares {
             if self.policy.refuses_tool() && self.candidates.active.is_err() {
                 return self.refused_unlisted();
             }
@@ -70,7 +72,6 @@ impl<'a> Round<'a> {
     /// All times of a new row are relative to its write, so the decision is made for the epoch and
     /// shifted by it. `None` where only a reading of the row can tell.
     async fn insert_unread(&self) -> Result<Option<Option<BeginAnswer>>, LedgerError> {
-        self.check_free_text()?;
         let candidate = self.active()?;
         let now = Timestamp::default();
         let decision = decide(None, &self.checked.call, candidate, &self.policy, &Facts::at(now))?;
@@ -98,7 +99,10 @@ impl<'a> Round<'a> {
             return self.refused_unlisted();
         }
         let candidate = self.active()?;
-        let orphans = self.ledger.store.orphans(&self.candidates.row_key(candidate)).await?;
+        let mut orphans = Vec::new();
+        for key in self.candidates.keys() {
+            orphans.extend(self.ledger.store.orphans(&key).await?);
+        }
         let orphans_seen = !orphans.is_empty();
         let facts = Facts { orphans, ..Facts::at(now) };
         let decision = decide(None, &self.checked.call, candidate, &self.policy, &facts)?;
@@ -128,18 +132,17 @@ impl<'a> Round<'a> {
             let version = row.recipe.policy;
             return Err(LedgerError::Internal(format!("policy version {version} is not kept")));
         };
-        // What the caller declares counts where the row's own policy left it to the caller.
-        let declared = if self.policies.is_listed(row.recipe.policy, &call.namespace, &call.tool) {
-            self.check_free_text()?;
-            &[]
-        } else {
-            self.checked.free_text.as_slice()
-        };
         let candidate = Candidate {
             recipe: row.recipe,
             key: row.key,
             basis: row.key_basis,
-            print: fingerprint(&recipe, declared, &self.checked.as_call(), &row.key, row.key_basis),
+            print: fingerprint(
+                &recipe,
+                &row.free_text,
+                &self.checked.as_call(),
+                &row.key,
+                row.key_basis,
+            ),
         };
         let decision = decide(Some(row), call, &candidate, &self.policy, &Facts::at(now))?;
         if let Decision::ParametersChanged { pointers } = decision {
@@ -167,11 +170,9 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// No write would catch that the policy has moved, so its age is what counts.
+    /// No write would catch that the policy has moved, or that the store is gone: it is asked.
     async fn not_recorded(&self) -> Result<Option<BeginAnswer>, LedgerError> {
-        self.ledger.policies.confirm(&self.ledger.store).await?;
-        let current = self.ledger.policies.current().active().version();
-        if current != self.policies.active().version() {
+        if self.was_behind().await? {
             return Ok(None);
         }
         self.without_row(decide_unrecorded(&self.policy, &Facts::at(Timestamp::default())))
@@ -209,7 +210,7 @@ impl<'a> Round<'a> {
 
     /// A caller may declare free text only where no policy does.
     fn check_free_text(&self) -> Result<(), Violation> {
-        if self.policy.listed && !self.checked.free_text.is_empty() {
+        if self.policy.listed && !self.checked.call.free_text.is_empty() {
             return Err(Violation::new(
                 "free_text",
                 "FREE_TEXT_NOT_ALLOWED",

@@ -323,22 +323,18 @@ impl Store for PostgresStore {
     }
 
     async fn keep_orphans(&self, facts: &[OrphanFact]) -> Result<Vec<bool>, StoreError> {
-        let mut kept = Vec::with_capacity(facts.len());
         let bound = i64::try_from(ORPHANS_PER_NAMESPACE_MAX).unwrap_or(i64::MAX);
+        let mut client = self.client().await?;
+        let transaction = client.transaction().await.map_err(nothing_written)?;
+        // A Begin's snapshot may be older than the fact. Exclusively, as for an activation: writes
+        // in flight have committed before it, so that the reporter sees them, and later ones see it.
+        transaction.batch_execute(&sql::begin_alone()).await.map_err(nothing_written)?;
+        let mut kept = Vec::with_capacity(facts.len());
         for fact in facts {
-            let columns = EventColumns::of(&fact.event);
-            let rows = self
-                .query(
-                    "WITH known AS (
-                         SELECT FROM orphan_facts WHERE id = $1 AND namespace = $2 AND digest = $3),
-                     kept AS (
-                         INSERT INTO orphan_facts (id, namespace, digest, at, fact)
-                         SELECT $1, $2, $3, now(), $4
-                         WHERE (SELECT count(*) FROM (
-                             SELECT FROM orphan_facts WHERE namespace = $2 LIMIT $5) bounded) < $5
-                         ON CONFLICT (id, namespace, digest) DO NOTHING
-                         RETURNING 1)
-                     SELECT EXISTS (SELECT FROM known) OR EXISTS (SELECT FROM kept)",
+            let columns = EventColumns::of(&fact.event, 0);
+            let rows = transaction
+                .query_typed(
+                    sql::KEEP_ORPHAN,
                     &[
                         (&fact.id, Type::UUID),
                         (&fact.namespace, Type::TEXT),
@@ -347,9 +343,11 @@ impl Store for PostgresStore {
                         (&bound, Type::INT8),
                     ],
                 )
-                .await?;
+                .await
+                .map_err(nothing_written)?;
             kept.push(rows.first().is_some_and(|row| row.get(0)));
         }
+        transaction.commit().await.map_err(after_send)?;
         Ok(kept)
     }
 
@@ -376,6 +374,11 @@ impl Store for PostgresStore {
         )
         .await?;
         Ok(())
+    }
+
+    async fn active_policy(&self) -> Result<u32, StoreError> {
+        let rows = self.query("SELECT version FROM active_policy", &[]).await?;
+        Ok(rows.first().map_or(0, |row| unsigned(row.get(0))))
     }
 
     async fn policies(&self) -> Result<StoredPolicies, StoreError> {

@@ -108,7 +108,7 @@ impl Batch {
     fn push(&mut self, write: &Write) {
         let row = Columns::of(&write.intent, write.version_after());
         for event in &write.events {
-            let columns = EventColumns::of(event);
+            let columns = EventColumns::of(event, row.version);
             self.event_id.push(row.id);
             self.event_digest.push(columns.digest);
             self.event_fact.push(columns.fact);

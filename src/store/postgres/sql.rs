@@ -14,6 +14,27 @@ pub(super) fn begin() -> String {
     )
 }
 
+/// `store.orphans.begin`: the lock of an activation, within a transaction.
+pub(super) fn begin_alone() -> String {
+    format!(
+        "SET LOCAL lock_timeout = '{LOCK_WAIT_SECONDS_MAX}s'; \
+         SELECT pg_advisory_xact_lock({POLICY_LOCK})"
+    )
+}
+
+/// `store.orphans.keep`: keeps a fact unless its namespace has reached its bound; whether it is kept.
+pub(super) const KEEP_ORPHAN: &str = "
+    WITH known AS (
+        SELECT FROM orphan_facts WHERE id = $1 AND namespace = $2 AND digest = $3),
+    kept AS (
+        INSERT INTO orphan_facts (id, namespace, digest, at, fact)
+        SELECT $1, $2, $3, now(), $4
+        WHERE (SELECT count(*) FROM (
+            SELECT FROM orphan_facts WHERE namespace = $2 LIMIT $5) bounded) < $5
+        ON CONFLICT (id, namespace, digest) DO NOTHING
+        RETURNING 1)
+    SELECT EXISTS (SELECT FROM known) OR EXISTS (SELECT FROM kept)";
+
 /// How long a batch waits for rows that somebody else has locked, or for a policy's activation.
 const LOCK_WAIT_SECONDS_MAX: u32 = 5;
 

@@ -320,6 +320,10 @@ impl Store for SqliteStore {
         .await
     }
 
+    async fn active_policy(&self) -> Result<u32, StoreError> {
+        self.run(|connection| active_version(connection).map_err(nothing_written)).await
+    }
+
     async fn policies(&self) -> Result<StoredPolicies, StoreError> {
         self.run(|connection| {
             let active = active_version(connection).map_err(nothing_written)?;
@@ -468,7 +472,7 @@ fn write_row(
         return Ok(Written::Missed);
     }
     for event in write.stamped_events(at) {
-        let columns = EventColumns::of(&event);
+        let columns = EventColumns::of(&event, row.version);
         connection
             .prepare_cached(
                 "INSERT INTO events (id, digest, at, fact) VALUES (?1, ?2, ?3, ?4)
@@ -480,7 +484,7 @@ fn write_row(
 }
 
 fn keep_orphan(connection: &Connection, orphan: &OrphanFact) -> rusqlite::Result<bool> {
-    let columns = EventColumns::of(&orphan.event);
+    let columns = EventColumns::of(&orphan.event, 0);
     let known = connection
         .prepare_cached(
             "SELECT 1 FROM orphan_facts WHERE id = ?1 AND namespace = ?2 AND digest = ?3",
