@@ -105,8 +105,8 @@ fn pooler(address: &str) -> Option<&'static str> {
     let looks =
         lower.contains(POOLER_PORT) || lower.contains("bouncer") || lower.contains("pooler");
     looks.then_some(
-        "the address looks like a pooler's; in transaction mode it must know prepared statements \
-         (PgBouncer 1.21 or newer, max_prepared_statements over 0)",
+        "the address looks like a pooler's; where it is in transaction mode, serve with \
+         --behind-pooler",
     )
 }
 

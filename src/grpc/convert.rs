@@ -126,7 +126,12 @@ pub(super) fn list_request(
         needs_attention: request.needs_attention,
         conflict: request.conflict,
     };
-    let list = ListRequest { filter, page_size: request.page_size, page_token: request.page_token };
+    let list = ListRequest {
+        filter,
+        page_size: request.page_size,
+        page_token: request.page_token,
+        with_results: full,
+    };
     Ok((list, full))
 }
 

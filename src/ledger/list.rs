@@ -6,7 +6,7 @@ use uuid::Uuid;
 use super::{Ledger, LedgerError, Violation, shape};
 use crate::{
     domain::{event::Event, intent::Intent, time::Timestamp},
-    store::{Cursor, Filter, row_id},
+    store::{Cursor, Filter, Stored, row_id},
 };
 
 /// Intents on a page that asks for no size.
@@ -14,6 +14,12 @@ const PAGE_SIZE: usize = 50;
 
 /// Intents on a page at most.
 const PAGE_SIZE_MAX: usize = 1000;
+
+/// Bytes on a page with results: a stock client takes 4 MiB.
+const PAGE_BYTES_MAX: usize = 3 * 1024 * 1024;
+
+/// What a row without its result may take on a page.
+const ROW_BYTES: usize = 4 * 1024;
 
 /// A ListIntents, as a caller sends it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -24,6 +30,8 @@ pub struct ListRequest {
     pub page_size: i32,
     /// Where the page begins; empty for the first one.
     pub page_token: String,
+    /// Whether the results are wanted too; a page is then also bounded by their size.
+    pub with_results: bool,
 }
 
 /// A page.
@@ -53,8 +61,9 @@ impl Ledger {
         };
         let after = read_token(&request.page_token, &filter)?;
         let mut rows = self.store.list(&filter, after, page_size + 1).await?;
-        let more = rows.len() > page_size;
-        rows.truncate(page_size);
+        let fitting = if request.with_results { fitting(&rows) } else { rows.len() };
+        let more = rows.len() > page_size.min(fitting);
+        rows.truncate(page_size.min(fitting));
         let last = rows.last().map(|stored| Cursor {
             created_at: stored.intent.created_at,
             id: row_id(&stored.intent.key, stored.intent.recipe.hash),
@@ -73,6 +82,19 @@ impl Ledger {
     pub async fn events(&self, intent: &Intent) -> Result<Vec<Event>, LedgerError> {
         Ok(self.store.events(row_id(&intent.key, intent.recipe.hash)).await?)
     }
+}
+
+/// How many rows fit a page by the size of their results; at least one.
+fn fitting(rows: &[Stored]) -> usize {
+    let mut bytes = 0;
+    rows.iter()
+        .take_while(|stored| {
+            let result = stored.intent.result.as_ref().and_then(|result| result.bytes.as_ref());
+            let first = bytes == 0;
+            bytes += result.map_or(0, Vec::len) + ROW_BYTES;
+            first || bytes <= PAGE_BYTES_MAX
+        })
+        .count()
 }
 
 /// A token is good for the filter that it was made with only.

@@ -103,21 +103,24 @@ pub fn explain(policy: &Policy, sample: &Sample<'_>) -> Result<Explanation, Expl
     }
 
     let rule = Arc::clone(policy.tool(sample.namespace, sample.tool));
-    if rule.class != Class::Effectful {
-        let decision = decide_unrecorded(&rule, &Facts::at(Timestamp::default()));
-        let (identity, downstream_key, lease) = (None, None, None);
-        return Ok(Explanation {
-            rule,
-            decision,
-            identity,
-            downstream_key,
-            lease,
-            warnings: vec![],
-        });
-    }
-
-    let (candidate, mut warnings) = candidate(policy, &rule, sample, &arguments)?;
+    let unrecorded = |decision| Explanation {
+        rule: Arc::clone(&rule),
+        decision,
+        identity: None,
+        downstream_key: None,
+        lease: None,
+        warnings: vec![],
+    };
     let facts = Facts::at(Timestamp::default());
+    if rule.class != Class::Effectful {
+        return Ok(unrecorded(decide_unrecorded(&rule, &facts)));
+    }
+    let candidate = match candidate(policy, &rule, sample, &arguments) {
+        // The policy is asked before the key.
+        Err(_) if rule.refuses_tool() => return Ok(unrecorded(decide_unrecorded(&rule, &facts))),
+        identified => identified?,
+    };
+    let (candidate, mut warnings) = candidate;
     let decision = decide(None, &begin_call(sample, text), &candidate, &rule, &facts)
         .expect("a row that is not there yet has no transition to refuse");
     let (mut downstream_key, mut lease) = (None, None);
