@@ -20,8 +20,11 @@ use crate::store::{
 ///
 /// Where there is no other way, a plan that is off costs ten thousand million, and from a hundred
 /// thousand on Postgres compiles a plan to machine code first, at some 300 ms each: `jit` goes off too.
+/// And each array looks so cheap for the values at hand that Postgres would plan every batch anew,
+/// which takes longer than writing it.
 const PLANNER: &str = "SET enable_seqscan = off; SET enable_hashjoin = off; \
-                       SET enable_mergejoin = off; SET jit = off";
+                       SET enable_mergejoin = off; SET jit = off; \
+                       SET plan_cache_mode = force_generic_plan";
 
 /// How long a read or a write waits for its turn while every connection is lent. A store that is
 /// gone is told sooner, by the attempt to connect; this is for a crowd on a busy machine.
