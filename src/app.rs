@@ -30,6 +30,12 @@ use crate::{
 /// How often the policy file is looked at for changes.
 const POLICY_FILE_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Bytes that one stream may have sent unread.
+const STREAM_WINDOW_BYTES: u32 = 512 * 1024;
+
+/// Bytes that all streams of a connection may have sent unread.
+const CONNECTION_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
+
 /// How often health follows the store.
 const HEALTH_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -116,6 +122,11 @@ pub async fn start_with(
         .add_service(reflection()?.build_v1()?)
         .add_service(reflection()?.build_v1alpha()?);
     let serving = Server::builder()
+        // What one stream may send unread, far below what a connection may: so a Session that is
+        // not read for a moment is held up by flow control, before h2 counts its many small frames
+        // as an attack and ends the connection (it allows for half the connection's window).
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .http2_keepalive_interval(Some(Duration::from_secs(30)))
         .http2_max_pending_accept_reset_streams(Some(CANCELLED_CALLS_MAX))
         .add_routes(routes)

@@ -176,9 +176,16 @@ fn duration(
     field: &str,
     span: Option<prost_types::Duration>,
 ) -> Result<Option<Duration>, Violation> {
-    span.map(Duration::try_from)
-        .transpose()
-        .map_err(|_| Violation::new(field, "DURATION_INVALID", "must not be negative"))
+    span.map(|span| {
+        // Looked at before it is normalised: the least of all seconds has no opposite.
+        let whole = u64::try_from(span.seconds).ok().map(Duration::from_secs);
+        let part = u64::try_from(span.nanos).ok().map(Duration::from_nanos);
+        whole
+            .zip(part)
+            .and_then(|(whole, part)| whole.checked_add(part))
+            .ok_or_else(|| Violation::new(field, "DURATION_INVALID", "must not be negative"))
+    })
+    .transpose()
 }
 
 /// Who looks at an intent: an attempt's id is for its own caller and for operators.

@@ -2,8 +2,9 @@
 //!
 //! Answers come as they are ready. An item's error is its own answer and never ends the stream.
 
-use std::sync::Arc;
+use std::{panic::AssertUnwindSafe, sync::Arc};
 
+use futures::FutureExt;
 use prost::Message;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
@@ -12,13 +13,15 @@ use tonic::{Status, Streaming};
 use super::service::{Answers, LedgerService, refuse};
 use crate::{
     clock::Deadline,
-    ledger::Violation,
+    ledger::{LedgerError, Violation},
     proto::v1::{SessionRequest, SessionResponse, session_request, session_response},
 };
 
 /// Items of one stream that may be under way. Past that the stream is not read, so that HTTP/2's
 /// flow control holds the sender up instead of our memory growing.
 const ITEMS_MAX: usize = 2048;
+
+const ITEMS_MAX_U32: u32 = 2048;
 
 /// Answers that may wait for the receiver; what is over keeps its item under way.
 const ANSWERS_MAX: usize = 256;
@@ -32,23 +35,47 @@ pub(super) fn run(
     let (answers, stream) = mpsc::channel(ANSWERS_MAX);
     tokio::spawn(async move {
         let under_way = Arc::new(Semaphore::new(ITEMS_MAX));
-        loop {
+        let end = loop {
             let room = Arc::clone(&under_way).acquire_owned();
             let Ok(room) = room.await else { return };
             let next = service.draining().run_until_cancelled(requests.message());
-            // The end of the stream, a broken one, or a server that stops: what is under way is
-            // still answered, since its tasks hold the sender.
-            let Some(Ok(Some(request))) = next.await else { return };
+            let request = match next.await {
+                Some(Ok(Some(request))) => request,
+                Some(Ok(None)) => break None,
+                // What was sent after it is unread, so the sender must not take it for answered.
+                Some(Err(broken)) => break Some(broken),
+                None => break Some(refuse(LedgerError::Stopping)),
+            };
             let service = service.clone();
             let answers = answers.clone();
             tokio::spawn(async move {
-                let answer = item(&service, request, deadline).await;
+                let answer = guarded_item(&service, request, deadline).await;
                 answers.send(Ok(answer)).await.ok();
                 drop(room);
             });
+        };
+        // A status ends the stream, so every item under way is answered before it.
+        if let Some(status) = end
+            && under_way.acquire_many(ITEMS_MAX_U32).await.is_ok()
+        {
+            answers.send(Err(status)).await.ok();
         }
     });
     Box::pin(ReceiverStream::new(stream))
+}
+
+/// One item; a fault of ours in it is its answer, as for a unary call, and not a silence.
+async fn guarded_item(
+    service: &LedgerService,
+    request: SessionRequest,
+    deadline: Deadline,
+) -> SessionResponse {
+    let sequence = request.sequence;
+    let answer = AssertUnwindSafe(item(service, request, deadline)).catch_unwind();
+    answer.await.unwrap_or_else(|_| {
+        let fault = refuse(LedgerError::Internal("an item panicked".to_owned()));
+        SessionResponse { sequence, item: Some(session_response::Item::Error(error(&fault))) }
+    })
 }
 
 async fn item(

@@ -65,6 +65,7 @@ impl Policies {
         hash_version: u32,
     ) -> Result<Self, LedgerError> {
         let set = read(&store.policies().await?, hash_version)?;
+        tracing::info!(version = set.active().version(), "the store's policy applies");
         Ok(Self { current: RwLock::new(Arc::new(set)), hash_version })
     }
 

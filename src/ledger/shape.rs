@@ -20,6 +20,9 @@ const REFERENCE_BYTES_MAX: usize = 1024;
 /// The longest words of a person or of a failing caller, in bytes.
 pub(super) const WORDS_BYTES_MAX: usize = 4096;
 
+/// How many pointers to free text a caller may declare: they are kept with the row.
+const FREE_TEXT_MAX: usize = 64;
+
 /// How many labels an intent may carry.
 const LABELS_MAX: usize = 32;
 
@@ -164,6 +167,14 @@ pub(super) fn arguments(text: &str) -> Result<Json, Violation> {
 }
 
 pub(super) fn free_text(pointers: &[String]) -> Result<Vec<Pointer>, Violation> {
+    if pointers.len() > FREE_TEXT_MAX {
+        let words = format!("{} are given, more than {FREE_TEXT_MAX}", pointers.len());
+        return Err(Violation::new("free_text", "FREE_TEXT_INVALID", words));
+    }
+    if let Some(long) = pointers.iter().position(|text| text.len() > REFERENCE_BYTES_MAX) {
+        let words = format!("must have at most {REFERENCE_BYTES_MAX} bytes");
+        return Err(Violation::new(format!("free_text[{long}]"), "FREE_TEXT_INVALID", words));
+    }
     pointers
         .iter()
         .enumerate()

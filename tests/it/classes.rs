@@ -150,6 +150,10 @@ on_both_stores! {
             ..keyed("charge", "k2", r#"{"memo":"a","amount":1}"#)
         };
         refused(&server.agent, listed, "FREE_TEXT_NOT_ALLOWED").await;
+        // They are kept with the row, so there is a bound.
+        let many = (0..65).map(|number| format!("/{number}")).collect();
+        let endless = BeginRequest { free_text: many, ..keyed("any", "k3", "{}") };
+        refused(&server.agent, endless, "FREE_TEXT_INVALID").await;
         // A policy that lists the tool later does not turn an honest retry away.
         server.offer("version = 2\n[tools.charge]\n[tools.any]\nfree_text = [\"/memo\"]").await;
         expect(&server.agent, call("any", "a", 1), Decision::Hold, Reason::InFlight).await;

@@ -76,7 +76,14 @@ on_both_stores! {
     /// Case 17: zero is a mistake, not a wish for the default.
     async fn a_lease_must_be_over_zero(kind) {
         let server = TestServer::with_policy(kind, CHARGE_POLICY).await;
-        for (seconds, nanos) in [(0, 0), (-5, 0), (0, -1), (i64::MAX, 0), (1, 1_000_000_000)] {
+        for (seconds, nanos) in [
+            (0, 0),
+            (-5, 0),
+            (0, -1),
+            (i64::MAX, 0),
+            (i64::MIN, 0),
+            (1, 1_000_000_000),
+        ] {
             let lease = Some(ProtoDuration { seconds, nanos });
             let request = BeginRequest { lease, ..charge("o-1", 1, "a") };
             if (seconds, nanos) == (1, 1_000_000_000) {

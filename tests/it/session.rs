@@ -1,6 +1,6 @@
 //! Session: the same calls on one stream, each item with its own answer.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use futures::StreamExt;
 use intent_ledger::proto::v1::{
@@ -94,6 +94,25 @@ on_both_stores! {
         let replay =
             expect(&server.agent, charge("o-0", 1, "a"), Decision::Replay, Reason::Completed).await;
         assert_eq!(replay.recorded().result.as_deref(), Some(&b"1"[..]));
+        server.stop().await;
+    }
+
+    /// A sender that writes faster than it is answered is held up by flow control; its connection,
+    /// with every other call on it, is not ended as an attacker's.
+    async fn a_fast_sender_is_held_up_and_not_cut_off(kind) {
+        let server = TestServer::with_policy(kind, CHARGE_POLICY).await;
+        let count = 10_000_u64;
+        let lookup = Asked::Lookup(by_key(&"ab".repeat(32)));
+        let items = (0..count).map(move |sequence| {
+            SessionRequest { sequence, item: Some(lookup.clone()) }
+        });
+        let stream = tokio_stream::iter(items);
+        let mut answers = server.agent.clone().session(stream).await.unwrap().into_inner();
+        let mut seen = HashSet::new();
+        while let Some(answer) = answers.next().await {
+            assert!(seen.insert(answer.expect("no error ends it").sequence));
+        }
+        assert_eq!(seen.len() as u64, count);
         server.stop().await;
     }
 }
