@@ -139,8 +139,8 @@ on_both_stores! {
         use intent_ledger::proto::v1::{Decision, Reason};
         let server = TestServer::start(kind).await;
         let granted =
-            expect(&server.agent, keyed("any", "k", "{}"), Decision::Execute, Reason::New).await;
-        expect(&server.agent, keyed("any", "k", "{}"), Decision::Hold, Reason::InFlight).await;
+            expect(&server.agent, keyed("made_up", "k", "{}"), Decision::Execute, Reason::New).await;
+        expect(&server.agent, keyed("made_up", "k", "{}"), Decision::Hold, Reason::InFlight).await;
         let report = crate::support::calls::completion(&granted, b"1");
         server.agent.clone().complete(report).await.unwrap();
         server.agent.clone().begin(keyed("", "k", "{}")).await.unwrap_err();
@@ -156,7 +156,7 @@ on_both_stores! {
         ] {
             assert!(has(parts), "{parts:?} in\n{text}");
         }
-        assert!(!text.contains("tool=\"any\""), "a caller mints no labels:\n{text}");
+        assert!(!text.contains("tool=\"made_up\""), "a caller mints no labels:\n{text}");
         assert_eq!(get(&server, "/elsewhere").await.0, 404);
         server.stop().await;
     }
