@@ -30,6 +30,8 @@ const POLLS_MAX: u32 = 3_000;
 pub(crate) struct PgCluster {
     home: TempDir,
     programs: Programs,
+    /// What the server is started with, beside our own environment.
+    environment: Vec<(String, PathBuf)>,
     port: u32,
     postmaster: Option<Child>,
 }
@@ -37,6 +39,15 @@ pub(crate) struct PgCluster {
 impl PgCluster {
     /// Makes a new cluster and returns once it takes connections.
     pub(crate) fn start() -> Self {
+        Self::start_with("", &[])
+    }
+
+    /// The same, with settings that win over ours, one a line, and with variables for the server.
+    pub(crate) fn start_with(settings: &str, environment: &[(&str, &Path)]) -> Self {
+        let environment = environment
+            .iter()
+            .map(|(name, path)| ((*name).to_owned(), path.to_path_buf()))
+            .collect();
         let programs = Programs::find();
         let home = tempfile::Builder::new()
             .prefix("pg-")
@@ -53,7 +64,7 @@ impl PgCluster {
             &data,
         );
         // Dynamic shared memory as files of the data directory: in /dev/shm it would survive `kill9` for good.
-        let settings = format!(
+        let own = format!(
             "\nlisten_addresses = '127.0.0.1'\nunix_socket_directories = '{}'\nmax_connections = 200\n\
              fsync = on\nsynchronous_commit = on\ncluster_name = 'intent-ledger-private'\n\
              dynamic_shared_memory_type = mmap\n",
@@ -61,9 +72,9 @@ impl PgCluster {
         );
         let conf = data.join("postgresql.conf");
         let default = fs::read_to_string(&conf).expect("initdb wrote postgresql.conf");
-        fs::write(&conf, default + &settings).expect("postgresql.conf can be written");
+        fs::write(&conf, default + &own + settings).expect("postgresql.conf can be written");
 
-        let mut cluster = Self { home, programs, port: 0, postmaster: None };
+        let mut cluster = Self { home, programs, environment, port: 0, postmaster: None };
         for _ in 0..8 {
             cluster.port = free_port();
             match cluster.launch() {
@@ -117,6 +128,7 @@ impl PgCluster {
             .arg("-D")
             .arg(self.home.path().join("data"))
             .args(["-p", &self.port.to_string()])
+            .envs(self.environment.iter().map(|(name, path)| (name, path)))
             .stdout(log.try_clone().expect("a file handle can be cloned"))
             .stderr(log)
             .spawn()
@@ -165,6 +177,11 @@ impl PgCluster {
     }
 }
 
+/// Where a program of Postgres is.
+pub(crate) fn program(name: &str) -> PathBuf {
+    Programs::find().bin.join(name)
+}
+
 /// Creates an empty database with a name of its own on the cluster that `./test.sh` started, and returns its URL. It goes
 /// when that cluster goes.
 ///
@@ -179,7 +196,7 @@ pub(crate) fn fresh_database() -> String {
         );
     };
     let (base, _) = server.rsplit_once('/').expect("the URL ends in a database name");
-    let psql = Programs::find().bin.join("psql");
+    let psql = program("psql");
     loop {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("test_{}_{number}", std::process::id());
@@ -317,7 +334,7 @@ mod tests {
     use super::*;
 
     fn sql(url: &str, statement: &str) -> Result<String, String> {
-        let output = Command::new(Programs::find().bin.join("psql"))
+        let output = Command::new(program("psql"))
             .args(["-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1", "-c", statement, url])
             .output()
             .expect("psql can be run");
@@ -335,7 +352,7 @@ mod tests {
         for round in 1..=2 {
             sql(&url, &format!("INSERT INTO kept VALUES ({round})")).unwrap();
             // A backend in the middle of its work goes down with the rest, and what it had not committed with it.
-            let mut busy = Command::new(Programs::find().bin.join("psql"))
+            let mut busy = Command::new(program("psql"))
                 .args(["-X", "-q", "-c", "BEGIN; INSERT INTO kept VALUES (0); SELECT pg_sleep(60)"])
                 .arg(&url)
                 .stderr(Stdio::null())
