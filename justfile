@@ -24,9 +24,17 @@ docs:
 demo:
     cargo run --release -- demo
 
-# effects per second beside a hand-rolled table, in one run
-bench seconds='5':
-    cargo bench --bench effects -- --seconds '{{seconds}}'
+# effects per second beside a hand-rolled table and the ceilings, in one run; `just bench --help` says more
+bench *ARGS:
+    cargo bench --bench effects -- {{ARGS}}
+
+# the pure parts by themselves
+bench-pure *ARGS:
+    cargo bench --bench pure -- {{ARGS}}
+
+# ten minutes of load; the server's memory must stay flat
+soak seconds='600':
+    cargo bench --bench effects -- --soak '{{seconds}}'
 
 # the model check with one caller retrying: over a million states, some minutes
 model-long:

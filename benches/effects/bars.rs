@@ -48,6 +48,7 @@ pub(crate) fn all(results: &Results) -> Vec<Bar> {
     let over = |above: Option<f64>, below: Option<f64>| Some(above? / below?);
     let sum = |one: Option<f64>, other: Option<f64>| Some(one? + other?);
     let postgres = |name: &str| results.get(name)?.postgres_micros;
+    let rss = |name: &str| results.get(name)?.rss_mib;
     let wal = |name: &str| results.get(name)?.wal_bytes;
     let table_best = results.table_best();
     let bar = |name, value, wanted| Bar { name, value, wanted };
@@ -70,6 +71,16 @@ pub(crate) fn all(results: &Results) -> Vec<Bar> {
             over(p50("unary-1"), sum(p50("table-1"), p50("echo-unary-1"))),
             AtMost(1.4),
         ),
+        bar(
+            "slow_disk_unary_16_p50_ratio",
+            over(p50("slow-unary-16"), p50("slow-table-16")),
+            AtMost(1.4),
+        ),
+        bar(
+            "slow_disk_session_16_p50_ratio",
+            over(p50("slow-session-16"), p50("slow-table-16")),
+            AtMost(0.8),
+        ),
         bar("pg_cpu_ratio", over(postgres("session-256"), postgres("table-256")), AtMost(0.2)),
         bar("wal_ratio", over(wal("session-256"), wal("table-256")), AtMost(1.1)),
         // A replay is one call.
@@ -78,5 +89,9 @@ pub(crate) fn all(results: &Results) -> Vec<Bar> {
             over(rate("replay-256"), rate("echo-unary-256").map(|effects| effects * 2.0)),
             AtLeast(0.7),
         ),
+        // So many callers per second, until the last of a thousand knew.
+        bar("storm_ms", rate("one-key-1000").map(|rate| 1000.0 / rate * 1000.0), AtMost(1000.0)),
+        bar("session_rss_mib", rss("session-1024"), AtMost(32.0)),
+        bar("unary_rss_mib", rss("unary-2048"), AtMost(64.0)),
     ]
 }

@@ -5,23 +5,20 @@ use std::path::Path;
 use tokio::runtime::Runtime;
 use tokio_postgres::{Client, NoTls};
 
-use crate::{
-    cluster::PgCluster,
-    measure::{parent_of, runtime},
-};
+use crate::{cluster::PgCluster, measure::runtime, processes::parent_of};
 
-/// The same for every line: connections for 256 clients of pgbench beside two of ours, and room for
-/// the log of a whole line, so that no checkpoint falls into one line and not into another.
-const SETTINGS: &str = "max_connections = 400\nmax_wal_size = '16GB'\ncheckpoint_timeout = '1h'\n";
+/// The same for every line: connections for 256 clients of pgbench beside some of ours, and room
+/// for the log of a whole line, so that no checkpoint falls into one line and not into another.
+const SETTINGS: &str = "max_connections = 400\nmax_wal_size = '8GB'\ncheckpoint_timeout = '1h'\n";
 
-/// A cluster that belongs to the benchmark, reached over TCP on loopback by everybody. `fsync` and
-/// `synchronous_commit` are on.
+/// A cluster that belongs to the benchmark, reached in the same way by everybody: over TCP on
+/// loopback, or through its socket. `fsync` and `synchronous_commit` are on.
 pub(crate) struct Cluster {
     client: Client,
     runtime: Runtime,
     postmaster: u32,
-    url: String,
-    _pg: PgCluster,
+    socket: Option<String>,
+    pg: PgCluster,
 }
 
 /// A database of one line, gone with it.
@@ -33,15 +30,20 @@ pub(crate) struct Database<'a> {
 }
 
 impl Cluster {
-    /// Starts a cluster, under a shim that is preloaded if one is given.
-    pub(crate) fn start(shim: Option<&Path>) -> Self {
-        let environment: Vec<_> = shim.iter().map(|shim| ("LD_PRELOAD", *shim)).collect();
-        let pg = PgCluster::start_with(SETTINGS, &environment);
-        let (runtime, url) = (runtime(), pg.url());
-        let client = connect(&runtime, &url);
+    /// Starts a cluster, which finds these variables set; `by_socket` says how it is reached.
+    pub(crate) fn start(environment: &[(&str, &Path)], by_socket: bool) -> Self {
+        let pg = PgCluster::start_with(SETTINGS, environment);
+        let runtime = runtime();
+        let client = connect(&runtime, &pg.url());
         let backend: i32 = ask(&runtime, &client, "SELECT pg_backend_pid()");
         let postmaster = u32::try_from(backend).ok().and_then(parent_of).expect("a backend");
-        Self { client, runtime, postmaster, url, _pg: pg }
+        let socket = by_socket.then(|| {
+            let directory = "SELECT current_setting('unix_socket_directories')";
+            let directory: String = ask(&runtime, &client, directory);
+            let port: String = ask(&runtime, &client, "SELECT current_setting('port')");
+            format!("?host={directory}&port={port}&user=postgres")
+        });
+        Self { client, runtime, postmaster, socket, pg }
     }
 
     /// The process whose children do all the work.
@@ -62,7 +64,13 @@ impl Cluster {
 
     /// A new and empty database.
     pub(crate) fn database(&self, name: &'static str) -> Database<'_> {
-        let url = format!("{}/{name}", self.url.strip_suffix("/postgres").expect("its database"));
+        let url = match &self.socket {
+            Some(socket) => format!("postgres:///{name}{socket}"),
+            None => {
+                let own = self.pg.url();
+                format!("{}/{name}", own.strip_suffix("/postgres").expect("its own database"))
+            }
+        };
         self.run(&format!("CREATE DATABASE {name}"));
         Database { cluster: self, name, url }
     }
@@ -91,8 +99,10 @@ impl Database<'_> {
         u64::try_from(count).expect("a count")
     }
 
-    /// Bytes of all tables with their indexes.
+    /// Bytes of all tables with their indexes, without the pages that a crowd of writers has added
+    /// and not filled.
     pub(crate) fn bytes(&self) -> u64 {
+        self.run("VACUUM");
         self.count(
             "SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class
              WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace",

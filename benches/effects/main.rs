@@ -8,8 +8,11 @@
 //! - [`lines`] and [`run`]: what is measured, and with what.
 //! - [`table`], [`batched`], [`echo`]: what an application would do instead, and the two ceilings.
 //! - [`unary`], [`session`]: the loads, which speak gRPC by hand ([`wire`], [`ids`]).
-//! - [`measure`], [`database`], [`server`]: intervals, processor time, log bytes, memory.
-//! - [`results`], [`bars`], [`report`]: medians, ratios, and what is printed.
+//! - [`source`], [`one_key`]: storms of repeats, whose every count must be exact.
+//! - [`measure`], [`processes`], [`database`], [`disk`], [`server`]: intervals, processor time, log
+//!   bytes, a slow disk, memory.
+//! - [`results`], [`bars`], [`report`], [`json`]: medians, ratios, and what is told.
+//! - [`soak`]: instead of all that, the same load for minutes.
 
 #[path = "../../tests/support/cluster.rs"]
 #[expect(dead_code, reason = "the tests also kill and restart it")]
@@ -18,54 +21,59 @@ mod cluster;
 mod bars;
 mod batched;
 mod database;
+mod disk;
 mod echo;
 mod ids;
+mod json;
 mod lines;
 mod measure;
+mod one_key;
 mod options;
+mod processes;
 mod report;
 mod results;
 mod run;
 mod server;
 mod session;
+mod soak;
+mod source;
 mod table;
 mod unary;
 mod wire;
 
+use std::time::Duration;
+
 use clap::Parser;
 
-use crate::{database::Cluster, options::Options, results::Results, run::Bench};
+use crate::{options::Options, results::Results, run::Bench};
 
 fn main() {
     let options = Options::parse();
     if options.echo_server {
         return echo::serve();
     }
+    measure::heed_signals();
+    if let Some(seconds) = options.soak {
+        return soak::run(&options.program(), Duration::from_secs(seconds));
+    }
     let lines: Vec<_> = lines::all().into_iter().filter(|line| options.wants(&line.name)).collect();
     if options.list {
         lines.iter().for_each(|line| println!("{}", line.name));
         return;
     }
-    let bench = Bench {
-        cluster: Cluster::start(None),
-        program: options.program(),
-        timing: options.timing(),
-    };
+    let bench = Bench::new(options.program(), options.timing(), options.unix_socket);
     let mut results = Results::new(lines);
     for round in 1..=options.rounds() {
         for line in results.lines() {
-            let measured = bench.run(&line);
-            eprintln!(
-                "round {round}  {:<22} {:>8.0}/s  p50 {:>7.2} ms  others {:>3.0} %",
-                line.name,
-                measured.per_second,
-                measured.p50_ms,
-                measured.foreign * 100.0
-            );
-            results.add(&line, measured);
+            let (measured, counts) = bench.run(&line);
+            report::print_progress(round, &line, &measured, counts.as_deref());
+            results.add(&line, measured, counts);
         }
     }
     let bars = bars::all(&results);
-    report::print_lines(&results);
+    report::print_lines(&results, &options);
     report::print_bars(&bars);
+    if let Some(path) = &options.json {
+        json::write(path, &results, &bars);
+    }
 }

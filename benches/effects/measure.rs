@@ -1,11 +1,10 @@
 //! One measured interval: what was done in it, and what it cost whom.
 
 use std::{
-    fs,
     ops::Range,
     sync::{
         Arc,
-        atomic::{AtomicU8, Ordering},
+        atomic::{AtomicBool, AtomicU8, Ordering},
         mpsc::{Receiver, Sender, channel},
     },
     thread::{JoinHandle, sleep},
@@ -14,10 +13,13 @@ use std::{
 
 use serde::Serialize;
 
-use crate::database::Cluster;
+use crate::{
+    database::Cluster,
+    processes::{family_micros, machine_micros, process_micros},
+};
 
-/// What `/proc` counts processor time in; Linux has told user space 100 a second for decades.
-const TICKS_PER_SECOND: f64 = 100.0;
+/// In which all callers connect.
+const CONNECT_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// One line of the table.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -37,11 +39,25 @@ pub(crate) struct Measured {
     /// Of the servers, per effect.
     pub(crate) server_micros: Option<f64>,
     /// Of what makes the calls, per effect.
-    pub(crate) load_micros: f64,
+    pub(crate) load_micros: Option<f64>,
     /// The most memory that a server had resident since it started.
     pub(crate) rss_mib: Option<f64>,
     /// The part of the machine that processes took which are not ours, from 0 to 1.
     pub(crate) foreign: f64,
+}
+
+impl Measured {
+    /// What callers who all began at once waited for their answer.
+    pub(crate) fn at_once(mut micros: Vec<u32>) -> Self {
+        micros.sort_unstable();
+        let last = micros.last().copied().expect("some callers");
+        Self {
+            per_second: micros.len() as f64 / (f64::from(last) / 1e6),
+            p50_ms: percentile(&micros, 0.50),
+            p99_ms: percentile(&micros, 0.99),
+            ..Self::default()
+        }
+    }
 }
 
 /// Where a load stands, which is warming up at first; the measuring thread moves it on.
@@ -60,6 +76,11 @@ impl Phase {
     /// Whether no further effect is to be begun.
     pub(crate) fn stopping(&self) -> bool {
         self.0.load(Ordering::Relaxed) == STOPPING
+    }
+
+    /// Lets every caller end what it is about.
+    pub(crate) fn stop(&self) {
+        self.set(STOPPING);
     }
 
     fn set(&self, phase: u8) {
@@ -118,16 +139,27 @@ impl Load {
 
     /// Waits until all callers are connected, lets them warm up, and measures.
     pub(crate) fn measure(self, costs: &Costs<'_>, timing: Timing) -> (Window, Tally) {
-        drop(self.connected.0);
-        for _ in &self.threads {
-            self.connected.1.recv().expect("every thread says that it is connected");
-        }
+        self.wait_until_connected();
         let window = costs.measure(timing, Some(&self.phase));
+        (window, self.stop())
+    }
+
+    /// Waits until all callers are connected.
+    pub(crate) fn wait_until_connected(&self) {
+        for _ in &self.threads {
+            let said = self.connected.1.recv_timeout(CONNECT_TIME_MAX);
+            said.expect("every thread says that it is connected");
+        }
+    }
+
+    /// Lets every caller end its effect; what they have done.
+    pub(crate) fn stop(self) -> Tally {
+        self.phase.stop();
         let mut tally = Tally::default();
         for thread in self.threads {
             tally.add(thread.join().expect("a load that does not panic"));
         }
-        (window, tally)
+        tally
     }
 }
 
@@ -165,7 +197,7 @@ pub(crate) struct Costs<'a> {
     pub(crate) load: u32,
 }
 
-/// Counters at one moment; processor time in ticks.
+/// Counters at one moment; processor time in microseconds.
 struct Counters {
     wal: Option<u64>,
     postgres: Option<u64>,
@@ -177,13 +209,13 @@ struct Counters {
 impl Costs<'_> {
     /// Lets the load warm up, then measures an interval, which `phase` tells the load of.
     pub(crate) fn measure(&self, timing: Timing, phase: Option<&Phase>) -> Window {
-        sleep(timing.warm_up);
+        pause(timing.warm_up);
         let before = self.read();
         if let Some(phase) = phase {
             phase.set(MEASURING);
         }
         let (began, began_at) = (now(), wall_clock());
-        sleep(timing.length);
+        pause(timing.length);
         let (took, ended_at) = (now().duration_since(began), wall_clock());
         if let Some(phase) = phase {
             phase.set(STOPPING);
@@ -195,10 +227,10 @@ impl Costs<'_> {
     fn read(&self) -> Counters {
         Counters {
             wal: self.cluster.map(Cluster::wal_bytes),
-            postgres: self.cluster.map(|cluster| family_ticks(cluster.postmaster())),
-            servers: self.servers.iter().map(|&pid| process(pid).map_or(0, |it| it.own)).sum(),
-            load: process(self.load).map_or(0, |it| it.own),
-            machine: machine_ticks(),
+            postgres: self.cluster.map(|cluster| family_micros(cluster.postmaster())),
+            servers: self.servers.iter().map(|&pid| process_micros(pid)).sum(),
+            load: process_micros(self.load),
+            machine: machine_micros(),
         }
     }
 }
@@ -219,7 +251,7 @@ impl Window {
         assert!(effects > 0 && !micros.is_empty(), "nothing was done in the interval");
         micros.sort_unstable();
         let (before, after) = (&self.before, &self.after);
-        let per_effect = |ticks: u64| ticks as f64 / TICKS_PER_SECOND * 1e6 / effects as f64;
+        let per_effect = |micros: u64| micros as f64 / effects as f64;
         let postgres = after.postgres.zip(before.postgres).map(|(after, before)| after - before);
         let wal = after.wal.zip(before.wal).map(|(after, before)| after - before);
         let servers = after.servers - before.servers;
@@ -227,7 +259,7 @@ impl Window {
         let ours = postgres.unwrap_or(0) + servers + load;
         let foreign = (after.machine - before.machine).saturating_sub(ours);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let whole = self.took.as_secs_f64() * TICKS_PER_SECOND * cores as f64;
+        let whole = self.took.as_micros() as f64 * cores as f64;
         Measured {
             per_second: effects as f64 / self.took.as_secs_f64(),
             p50_ms: percentile(&micros, 0.50),
@@ -235,15 +267,11 @@ impl Window {
             wal_bytes: wal.map(|bytes| bytes as f64 / effects as f64),
             disk_bytes: None,
             postgres_micros: postgres.map(per_effect),
-            server_micros: (!self.servers_are_none()).then(|| per_effect(servers)),
-            load_micros: per_effect(load),
+            server_micros: (after.servers > 0).then(|| per_effect(servers)),
+            load_micros: Some(per_effect(load)),
             rss_mib: None,
             foreign: foreign as f64 / whole,
         }
-    }
-
-    fn servers_are_none(&self) -> bool {
-        self.after.servers == 0
     }
 }
 
@@ -253,55 +281,40 @@ fn percentile(sorted_micros: &[u32], part: f64) -> f64 {
     f64::from(sorted_micros[rank.max(1) - 1]) / 1000.0
 }
 
-/// What `/proc/PID/stat` tells of a process.
-struct Process {
-    parent: u32,
-    /// Its processor time.
-    own: u64,
-    /// That of its children that have ended and that it has waited for.
-    children: u64,
+/// Set by a signal that is to end the benchmark.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// Makes SIGINT and SIGTERM end the benchmark at its next [`pause`], so that servers and clusters
+/// end with it.
+pub(crate) fn heed_signals() {
+    use tokio::signal::unix::{SignalKind, signal};
+    std::thread::spawn(|| {
+        runtime().block_on(async {
+            let mut terminate = signal(SignalKind::terminate()).expect("signals can be heeded");
+            let mut interrupt = signal(SignalKind::interrupt()).expect("signals can be heeded");
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            INTERRUPTED.store(true, Ordering::Relaxed);
+        });
+    });
 }
 
-fn process(pid: u32) -> Option<Process> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The command's name comes before, in brackets, and may hold anything: begin behind its end.
-    let (_, rest) = stat.rsplit_once(") ")?;
-    let fields: Vec<&str> = rest.split(' ').collect();
-    let ticks = |at: usize| fields.get(at)?.parse::<u64>().ok();
-    Some(Process {
-        parent: fields.get(1)?.parse().ok()?,
-        own: ticks(11)? + ticks(12)?,
-        children: ticks(13)? + ticks(14)?,
-    })
-}
-
-/// The process id of the parent.
-pub(crate) fn parent_of(pid: u32) -> Option<u32> {
-    process(pid).map(|process| process.parent)
-}
-
-/// The processor time of a process, of its children that are there, and of those that have ended.
-fn family_ticks(parent: u32) -> u64 {
-    let head = process(parent).expect("the postmaster runs");
-    let children: u64 = fs::read_dir("/proc")
-        .expect("/proc is there")
-        .filter_map(|entry| process(entry.ok()?.file_name().to_str()?.parse().ok()?))
-        .filter(|process| process.parent == parent)
-        .map(|process| process.own)
-        .sum();
-    head.own + head.children + children
-}
-
-/// What the machine's processors have done but for idling and waiting for disks: the first line of
-/// `/proc/stat` has user, nice, system, idle, iowait, irq, softirq, steal.
-fn machine_ticks() -> u64 {
-    let stat = fs::read_to_string("/proc/stat").expect("/proc is there");
-    let fields = stat.lines().next().expect("a line").split_whitespace().skip(1).take(8);
-    fields
-        .enumerate()
-        .filter(|(at, _)| !matches!(at, 3 | 4))
-        .map(|(_, ticks)| ticks.parse::<u64>().expect("a number"))
-        .sum()
+/// Sleeps, unless a signal asks for an end.
+///
+/// # Panics
+/// In that case.
+pub(crate) fn pause(length: Duration) {
+    let until = now() + length;
+    loop {
+        assert!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
+        let left = until.saturating_duration_since(now());
+        if left.is_zero() {
+            return;
+        }
+        sleep(left.min(Duration::from_millis(100)));
+    }
 }
 
 /// The time, to measure with.

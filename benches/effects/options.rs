@@ -14,7 +14,7 @@ use crate::{measure::Timing, server::Program};
 #[derive(Debug, Clone, Parser)]
 #[command(name = "effects", bin_name = "cargo bench --bench effects --")]
 pub(crate) struct Options {
-    /// Take less than five minutes: one second a line, two rounds
+    /// Take less than five minutes: one second a line
     #[arg(long)]
     pub(crate) quick: bool,
 
@@ -22,9 +22,9 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N")]
     seconds: Option<f64>,
 
-    /// Rounds through all lines; a figure is the median of them [default: 3]
-    #[arg(long, value_name = "N")]
-    rounds: Option<usize>,
+    /// Rounds through all lines; a figure is the median of them
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    rounds: usize,
 
     /// Only these lines, comma-separated: a name or the beginning of some, such as
     /// table,session-1024
@@ -48,6 +48,14 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FLAG", allow_hyphen_values = true)]
     serve: Vec<String>,
 
+    /// Reach Postgres through its Unix socket instead of TCP on loopback, everybody alike
+    #[arg(long)]
+    pub(crate) unix_socket: bool,
+
+    /// Instead of all that, load a server for so many seconds and see that its memory stays flat
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) soak: Option<u64>,
+
     /// Be the echo server
     #[arg(long, hide = true)]
     pub(crate) echo_server: bool,
@@ -67,7 +75,7 @@ impl Options {
 
     /// How often to go through all lines.
     pub(crate) fn rounds(&self) -> usize {
-        self.rounds.unwrap_or(if self.quick { 2 } else { 3 }).max(1)
+        self.rounds.max(1)
     }
 
     /// The server to measure.

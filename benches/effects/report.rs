@@ -1,12 +1,33 @@
 //! What is printed: the table of lines and the table of bars.
 
-use crate::{bars::Bar, lines::Line, measure::Measured, results::Results};
+use crate::{bars::Bar, lines::Line, measure::Measured, options::Options, results::Results};
 
 /// A part of the machine that others may take before a line is said to be disturbed.
 const FOREIGN_MAX: f64 = 0.10;
 
+/// Prints what a line was in one round.
+pub(crate) fn print_progress(round: usize, line: &Line, measured: &Measured, counts: Option<&str>) {
+    eprintln!(
+        "round {round}  {:<22} {:>8.0}/s  p50 {:>7.2} ms  others {:>3.0} %  {}",
+        line.name,
+        measured.per_second,
+        measured.p50_ms,
+        measured.foreign * 100.0,
+        counts.unwrap_or_default()
+    );
+}
+
 /// Prints every line.
-pub(crate) fn print_lines(results: &Results) {
+pub(crate) fn print_lines(results: &Results, options: &Options) {
+    let timing = options.timing();
+    println!(
+        "Medians of {} round(s), {} s a line after {} s of warming up. Everybody reaches Postgres \
+         {}.\n",
+        options.rounds(),
+        timing.length.as_secs_f64(),
+        timing.warm_up.as_secs_f64(),
+        if options.unix_socket { "through its Unix socket" } else { "over TCP on loopback" }
+    );
     println!(
         "| what | in flight | effects/s | p50 ms | p99 ms | of the table's best | of the table | WAL B \
          | disk B | Postgres µs | server µs | load µs | RSS MiB |"
@@ -20,6 +41,9 @@ pub(crate) fn print_lines(results: &Results) {
          flight. Bytes and\nmicroseconds of processor time are per effect, which is a Begin and a \
          Complete; RSS is the most a fresh server took."
     );
+    for counts in results.counts() {
+        println!("{counts}.");
+    }
     let disturbed = results.disturbed(FOREIGN_MAX);
     if !disturbed.is_empty() {
         println!(
@@ -33,7 +57,7 @@ pub(crate) fn print_lines(results: &Results) {
 fn print_line(line: &Line, measured: &Measured, results: &Results) {
     let of = |other: Option<f64>| times(other.map(|other| measured.per_second / other));
     println!(
-        "| {} | {} | {:.0} | {:.2} | {:.2} | {} | {} | {} | {} | {} | {} | {:.0} | {} |",
+        "| {} | {} | {:.0} | {:.2} | {:.2} | {} | {} | {} | {} | {} | {} | {} | {} |",
         line.what,
         line.in_flight,
         measured.per_second,
@@ -45,7 +69,7 @@ fn print_line(line: &Line, measured: &Measured, results: &Results) {
         whole(measured.disk_bytes),
         whole(measured.postgres_micros),
         whole(measured.server_micros),
-        measured.load_micros,
+        whole(measured.load_micros),
         whole(measured.rss_mib),
     );
 }

@@ -4,28 +4,41 @@ use crate::{lines::Line, measure::Measured};
 
 /// What each line was in each round.
 #[derive(Debug, Default)]
-pub(crate) struct Results(Vec<(Line, Vec<Measured>)>);
+pub(crate) struct Results {
+    lines: Vec<(Line, Vec<Measured>)>,
+    counts: Vec<String>,
+}
 
 impl Results {
     /// Nothing yet.
     pub(crate) fn new(lines: Vec<Line>) -> Self {
-        Self(lines.into_iter().map(|line| (line, Vec::new())).collect())
+        let lines = lines.into_iter().map(|line| (line, Vec::new())).collect();
+        Self { lines, counts: Vec::new() }
     }
 
     /// The lines, in their order.
     pub(crate) fn lines(&self) -> Vec<Line> {
-        self.0.iter().map(|(line, _)| line.clone()).collect()
+        self.lines.iter().map(|(line, _)| line.clone()).collect()
     }
 
     /// Adds what a line was in a round.
-    pub(crate) fn add(&mut self, line: &Line, measured: Measured) {
-        let row = self.0.iter_mut().find(|(known, _)| known == line);
+    pub(crate) fn add(&mut self, line: &Line, measured: Measured, counts: Option<String>) {
+        let row = self.lines.iter_mut().find(|(known, _)| known == line);
         row.expect("one of our lines").1.push(measured);
+        self.counts.extend(counts.map(|counts| format!("{}: {counts}", line.what)));
+    }
+
+    /// What was counted in storms.
+    pub(crate) fn counts(&self) -> &[String] {
+        &self.counts
     }
 
     /// Each line with the median of each of its figures.
     pub(crate) fn medians(&self) -> impl Iterator<Item = (&Line, Measured)> {
-        self.0.iter().filter(|(_, rounds)| !rounds.is_empty()).map(|(line, it)| (line, median(it)))
+        self.lines
+            .iter()
+            .filter(|(_, rounds)| !rounds.is_empty())
+            .map(|(line, it)| (line, median(it)))
     }
 
     /// The medians of one line, if it was measured.
@@ -65,7 +78,7 @@ fn median(rounds: &[Measured]) -> Measured {
         disk_bytes: of_some(|it| it.disk_bytes),
         postgres_micros: of_some(|it| it.postgres_micros),
         server_micros: of_some(|it| it.server_micros),
-        load_micros: of(|it| it.load_micros),
+        load_micros: of_some(|it| it.load_micros),
         rss_mib: of_some(|it| it.rss_mib),
         foreign: of(|it| it.foreign),
     }

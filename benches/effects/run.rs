@@ -1,68 +1,98 @@
-//! Measures one line, with a server and a store of its own.
+//! Measures one line, with servers and a store of its own.
+
+use std::{cell::OnceCell, sync::Arc};
 
 use tempfile::TempDir;
 
 use crate::{
     batched,
-    database::Cluster,
+    database::{Cluster, Database},
+    disk::SlowDisk,
     lines::{Line, Road, Target},
     measure::{Costs, Load, Measured, Timing},
+    one_key,
     server::{Program, Server},
-    session, table, unary,
+    session,
+    source::{Source, Storm},
+    table, unary,
 };
 
 /// Rows that the ledger has, each of them completed.
 const INTENTS: &str = "SELECT count(*) FROM intents WHERE state = 5";
 
-/// What lines are measured with.
+/// Servers of a storm on one key.
+const ONE_KEY_SERVERS: usize = 3;
+
+/// Servers of a storm of repeats.
+const DUPLICATES_SERVERS: usize = 2;
+
+/// What lines are measured with; a cluster is started when the first line needs it.
 pub(crate) struct Bench {
-    /// The Postgres of most lines.
-    pub(crate) cluster: Cluster,
-    /// The server under test.
-    pub(crate) program: Program,
-    /// How long a line takes.
-    pub(crate) timing: Timing,
+    program: Program,
+    timing: Timing,
+    by_socket: bool,
+    cluster: OnceCell<Cluster>,
+    slow: OnceCell<(Cluster, SlowDisk)>,
 }
 
 impl Bench {
-    /// Measures a line.
-    pub(crate) fn run(&self, line: &Line) -> Measured {
-        let Self { cluster, timing, .. } = self;
-        match line.target {
-            Target::Table => table::run(cluster, line.in_flight, *timing),
-            Target::Batched(connections) => {
-                batched::run(cluster, connections, line.in_flight, *timing)
-            }
-            Target::Echo(road) => self.echo(road, line.in_flight),
-            Target::Postgres(road) => {
-                self.postgres(cluster, |server| load(road, &[server], line.in_flight))
+    /// Measures `program`.
+    pub(crate) fn new(program: Program, timing: Timing, by_socket: bool) -> Self {
+        Self { program, timing, by_socket, cluster: OnceCell::new(), slow: OnceCell::new() }
+    }
+
+    /// Measures a line; with it what there is to say of its counts.
+    pub(crate) fn run(&self, line: &Line) -> (Measured, Option<String>) {
+        let (in_flight, timing) = (line.in_flight, self.timing);
+        let cluster = || self.cluster(line.slow_disk);
+        let measured = match line.target {
+            Target::Table => table::run(cluster(), in_flight, timing),
+            Target::Batched(connections) => batched::run(cluster(), connections, in_flight, timing),
+            Target::Echo(road) => self.echo(road, in_flight),
+            Target::Embedded(road) => self.embedded(road, in_flight),
+            Target::Postgres(road, servers) => {
+                let setup = Setup::new(&self.program, cluster(), servers);
+                setup.measure(setup.load(road, in_flight, &Source::Fresh), timing)
             }
             Target::Replay => {
-                self.postgres(cluster, |server| unary::replays(&server.address, line.in_flight))
+                let setup = Setup::new(&self.program, cluster(), 1);
+                let mut load = Load::new();
+                unary::replays(&mut load, &setup.servers[0].address, in_flight);
+                setup.measure(load, timing)
             }
-            Target::Embedded(road) => self.embedded(road, line.in_flight),
+            Target::Duplicates(road) => {
+                let storm = Arc::new(Storm::default());
+                let setup = Setup::new(&self.program, cluster(), DUPLICATES_SERVERS);
+                let load = setup.load(road, in_flight, &Source::Storm(Arc::clone(&storm)));
+                let measured = setup.measure(load, timing);
+                return (measured, Some(storm.verify()));
+            }
+            Target::OneKey => {
+                let setup = Setup::new(&self.program, cluster(), ONE_KEY_SERVERS);
+                setup.one_key(in_flight)
+            }
+        };
+        (measured, None)
+    }
+
+    fn cluster(&self, slow_disk: bool) -> &Cluster {
+        if !slow_disk {
+            return self.cluster.get_or_init(|| Cluster::start(&[], self.by_socket));
         }
+        let (cluster, _) = self.slow.get_or_init(|| {
+            let disk = SlowDisk::build();
+            let cluster = Cluster::start(&[("LD_PRELOAD", &disk.shim())], self.by_socket);
+            (cluster, disk)
+        });
+        cluster
     }
 
     fn echo(&self, road: Road, in_flight: usize) -> Measured {
         let server = Server::echo();
-        let costs = costs(None, &[&server]);
-        let (window, tally) = load(road, &[&server], in_flight).measure(&costs, self.timing);
+        let mut load = Load::new();
+        add(&mut load, road, &server, in_flight, &Source::Fresh);
+        let (window, tally) = load.measure(&costs(None, [&server]), self.timing);
         window.measured(tally.micros.len() as u64, tally.micros)
-    }
-
-    fn postgres(&self, cluster: &Cluster, load: impl FnOnce(&Server) -> Load) -> Measured {
-        let database = cluster.database("ledger");
-        self.program.migrate(&database.url);
-        let server = self.program.serve(&database.url);
-        database.settle();
-        let costs = costs(Some(cluster), &[&server]);
-        let (window, tally) = load(&server).measure(&costs, self.timing);
-        assert_eq!(database.count(INTENTS), tally.keys, "a completed row for each key");
-        let mut measured = window.measured(tally.micros.len() as u64, tally.micros);
-        measured.disk_bytes = Some(table::bytes_per_row(&database, tally.keys));
-        measured.rss_mib = Some(server.resident_mib().1);
-        measured
     }
 
     fn embedded(&self, road: Road, in_flight: usize) -> Measured {
@@ -70,30 +100,76 @@ impl Bench {
         let store = format!("sqlite:{}", directory.path().join("ledger.db").display());
         self.program.migrate(&store);
         let server = self.program.serve(&store);
-        let costs = costs(None, &[&server]);
-        let (window, tally) = load(road, &[&server], in_flight).measure(&costs, self.timing);
-        let files = std::fs::read_dir(directory.path()).expect("our directory");
-        let sizes =
-            files.map(|file| file.and_then(|file| file.metadata()).map_or(0, |it| it.len()));
+        let mut load = Load::new();
+        add(&mut load, road, &server, in_flight, &Source::Fresh);
+        let (window, tally) = load.measure(&costs(None, [&server]), self.timing);
         let mut measured = window.measured(tally.micros.len() as u64, tally.micros);
+        let files = std::fs::read_dir(directory.path()).expect("our directory");
+        let sizes = files.filter_map(|file| Some(file.ok()?.metadata().ok()?.len()));
         measured.disk_bytes = Some(sizes.sum::<u64>() as f64 / tally.keys as f64);
         measured.rss_mib = Some(server.resident_mib().1);
         measured
     }
 }
 
-fn costs<'a>(cluster: Option<&'a Cluster>, servers: &[&Server]) -> Costs<'a> {
-    let servers = servers.iter().map(|server| server.pid()).collect();
+/// New servers over a new database.
+struct Setup<'a> {
+    cluster: &'a Cluster,
+    // Before the database: it can go once its servers have gone.
+    servers: Vec<Server>,
+    database: Database<'a>,
+}
+
+impl<'a> Setup<'a> {
+    fn new(program: &Program, cluster: &'a Cluster, servers: usize) -> Self {
+        let database = cluster.database("ledger");
+        program.migrate(&database.url);
+        let servers = (0..servers).map(|_| program.serve(&database.url)).collect();
+        database.settle();
+        Self { cluster, servers, database }
+    }
+
+    /// A load that is spread over the servers.
+    fn load(&self, road: Road, in_flight: usize, source: &Source) -> Load {
+        let mut load = Load::new();
+        for server in &self.servers {
+            add(&mut load, road, server, in_flight / self.servers.len(), source);
+        }
+        load
+    }
+
+    fn measure(&self, load: Load, timing: Timing) -> Measured {
+        let (window, tally) = load.measure(&costs(Some(self.cluster), &self.servers), timing);
+        self.check_rows(tally.keys);
+        let mut measured = window.measured(tally.micros.len() as u64, tally.micros);
+        measured.disk_bytes = Some(table::bytes_per_row(&self.database, tally.keys));
+        let peak = self.servers.iter().map(|server| server.resident_mib().1).reduce(f64::max);
+        Measured { rss_mib: peak, ..measured }
+    }
+
+    fn one_key(&self, callers: usize) -> Measured {
+        let addresses: Vec<&str> = self.servers.iter().map(|it| it.address.as_str()).collect();
+        let tally = one_key::run(&addresses, callers);
+        self.check_rows(tally.keys);
+        Measured::at_once(tally.micros)
+    }
+
+    fn check_rows(&self, keys: u64) {
+        assert_eq!(self.database.count(INTENTS), keys, "a completed row for each key begun");
+    }
+}
+
+fn costs<'a, 'b>(
+    cluster: Option<&'a Cluster>,
+    servers: impl IntoIterator<Item = &'b Server>,
+) -> Costs<'a> {
+    let servers = servers.into_iter().map(Server::pid).collect();
     Costs { cluster, servers, load: std::process::id() }
 }
 
-/// A load of effects: all unary calls go to the first server, each server gets a session.
-fn load(road: Road, servers: &[&Server], in_flight: usize) -> Load {
+fn add(load: &mut Load, road: Road, server: &Server, in_flight: usize, source: &Source) {
     match road {
-        Road::Unary => unary::effects(&servers[0].address, in_flight),
-        Road::Session => {
-            let addresses: Vec<&str> = servers.iter().map(|it| it.address.as_str()).collect();
-            session::effects(&addresses, in_flight)
-        }
+        Road::Unary => unary::effects(load, &server.address, in_flight, source),
+        Road::Session => session::effects(load, &server.address, in_flight, source),
     }
 }

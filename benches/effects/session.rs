@@ -2,64 +2,60 @@
 
 use std::{sync::Arc, time::Instant};
 
-use intent_ledger::proto::v1::{Decision, IntentState};
+use intent_ledger::proto::v1::IntentState;
 
 use crate::{
-    ids::{Id, Ids, Requests},
+    ids::{ID_BYTES, Id, Ids, Requests},
     measure::{Connected, Load, Phase, Tally, now},
-    wire::{Connection, Kind, Session},
+    source::Source,
+    wire::{Answer, Connection, Kind, Session},
 };
 
-/// Starts the load of one session on each of the servers, with `in_flight` effects each.
-pub(crate) fn effects(addresses: &[&str], in_flight: usize) -> Load {
-    let mut load = Load::new();
-    for address in addresses {
-        let address = (*address).to_owned();
-        load.spawn(move |phase, connected| one_stream(address, in_flight, phase, connected));
-    }
-    load
+/// Adds a session with the server at `address`, whose keys come from `source`.
+pub(crate) fn effects(load: &mut Load, address: &str, in_flight: usize, source: &Source) {
+    let (address, source) = (address.to_owned(), source.clone());
+    load.spawn(move |phase, connected| one(address, in_flight, source, phase, connected));
 }
 
-async fn one_stream(
+async fn one(
     address: String,
     in_flight: usize,
+    source: Source,
     phase: Arc<Phase>,
     connected: Connected,
 ) -> Tally {
     let session = Connection::open(&address).await.session().await;
     connected.say();
-    let mut stream = Stream {
-        session,
-        requests: Requests::new(),
-        ids: Ids::new(),
-        slots: Vec::with_capacity(in_flight),
-        tally: Tally::default(),
-    };
+    let began = now();
+    let slots = vec![Slot { began, attempt: [0; ID_BYTES], number: 0 }; in_flight];
+    let (requests, ids) = (Requests::new(), Ids::new());
+    let mut stream = Stream { session, source, requests, ids, slots, tally: Tally::default() };
     for slot in 0..in_flight {
-        stream.slots.push((now(), [0; 36]));
-        stream.begin(slot, now());
+        stream.begin(slot, began);
     }
     stream.session.flush();
     stream.run(&phase).await
 }
 
+/// One effect under way.
+#[derive(Clone)]
+struct Slot {
+    began: Instant,
+    attempt: Id,
+    /// Of its key, for the source.
+    number: usize,
+}
+
 struct Stream {
     session: Session,
+    source: Source,
     requests: Requests,
     ids: Ids,
-    /// Of each effect under way: when it began, and its attempt.
-    slots: Vec<(Instant, Id)>,
+    slots: Vec<Slot>,
     tally: Tally,
 }
 
 impl Stream {
-    fn begin(&mut self, slot: usize, at: Instant) {
-        let (key, attempt) = (self.ids.id(), self.ids.id());
-        self.slots[slot] = (at, attempt);
-        self.tally.keys += 1;
-        self.session.push(slot as u64, Kind::Begin, self.requests.begin(&key, &attempt));
-    }
-
     async fn run(mut self, phase: &Phase) -> Tally {
         let mut under_way = self.slots.len();
         let mut answers = Vec::new();
@@ -68,29 +64,47 @@ impl Stream {
             // One look at the clock for all that came together.
             let (at, measuring, stopping) = (now(), phase.measuring(), phase.stopping());
             for answer in answers.drain(..) {
-                let slot = answer.sequence as usize;
-                if let Some(begun) = answer.begin {
-                    assert_eq!(begun.decision, Decision::Execute as i32);
-                    let granted = begun.intent.expect("an intent");
-                    let request = self.requests.complete(&granted, &self.slots[slot].1);
-                    self.session.push(answer.sequence, Kind::Complete, request);
+                let slot = usize::try_from(answer.sequence).expect("one of ours");
+                if self.goes_on(slot, answer, at, measuring) {
+                    continue;
+                }
+                if stopping {
+                    under_way -= 1;
                 } else {
-                    let done = answer.complete.and_then(|it| it.intent);
-                    let state = done.map(|intent| intent.state);
-                    assert_eq!(state, Some(IntentState::Completed as i32), "{:?}", answer.error);
-                    if measuring {
-                        self.tally.count(self.slots[slot].0, at);
-                    }
-                    if stopping {
-                        under_way -= 1;
-                    } else {
-                        self.begin(slot, at);
-                    }
+                    self.begin(slot, at);
                 }
             }
             self.session.flush();
         }
         self.session.close().await;
         self.tally
+    }
+
+    fn begin(&mut self, slot: usize, at: Instant) {
+        let next = self.source.next(&mut self.ids);
+        self.tally.keys += u64::from(next.fresh);
+        let attempt = self.ids.id();
+        self.slots[slot] = Slot { began: at, attempt, number: next.number };
+        self.session.push(slot as u64, Kind::Begin, self.requests.begin(&next.key, &attempt));
+    }
+
+    /// Takes an answer; whether the slot's effect has more to come.
+    fn goes_on(&mut self, slot: usize, answer: Answer, at: Instant, measuring: bool) -> bool {
+        let state = &self.slots[slot];
+        if let Some(begun) = answer.begin {
+            if !self.source.may_execute(state.number, &begun) {
+                return false;
+            }
+            let request = self.requests.complete(&begun.intent.expect("an intent"), &state.attempt);
+            self.session.push(answer.sequence, Kind::Complete, request);
+            return true;
+        }
+        let done = answer.complete.and_then(|completed| completed.intent);
+        let done = done.map(|intent| intent.state);
+        assert_eq!(done, Some(IntentState::Completed as i32), "{:?}", answer.error);
+        if measuring {
+            self.tally.count(state.began, at);
+        }
+        false
     }
 }

@@ -259,6 +259,14 @@ pub(crate) struct Seen {
     pub(crate) result: Option<Bytes>,
 }
 
+/// A message behind a prefix, as a unary call sends it.
+pub(crate) fn framed(message: &impl Message) -> Vec<u8> {
+    let mut bytes = vec![0];
+    bytes.put_u32(u32::try_from(message.encoded_len()).expect("a small message"));
+    message.encode(&mut bytes).expect("a vector grows");
+    bytes
+}
+
 /// An encoded message with ids in it that are written over.
 pub(crate) struct Template {
     /// Behind a prefix, as a unary call sends it.
@@ -269,9 +277,7 @@ pub(crate) struct Template {
 impl Template {
     /// `holes` are texts that stand in `message` once each.
     pub(crate) fn new(message: &impl Message, holes: &[&str]) -> Self {
-        let mut bytes = vec![0];
-        bytes.put_u32(u32::try_from(message.encoded_len()).expect("a small message"));
-        message.encode(&mut bytes).expect("a vector grows");
+        let bytes = framed(message);
         let hole = |text: &&str| {
             let at = bytes.windows(text.len()).position(|part| part == text.as_bytes());
             let at = at.expect("the text stands in the message");
