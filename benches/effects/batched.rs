@@ -10,7 +10,7 @@ use crate::{
     database::Cluster,
     ids::{Ids, RESULT},
     measure::{Connected, Costs, Load, Measured, Phase, Tally, Timing, now},
-    table::{ROWS, TABLE, bytes_per_row},
+    table::{ROWS, TABLE},
 };
 
 /// The plans that the server asks for too: a plan made while the table is empty would scan it.
@@ -40,7 +40,7 @@ pub(crate) fn run(cluster: &Cluster, connections: usize, rows: usize, timing: Ti
     assert_eq!(database.count(ROWS), tally.keys, "a row for each effect");
     let effects = (tally.micros.len() * rows) as u64;
     let mut measured = window.measured(effects, tally.micros);
-    measured.disk_bytes = Some(bytes_per_row(&database, tally.keys));
+    measured.disk_bytes = Some(database.bytes_per(tally.keys));
     measured
 }
 

@@ -1,6 +1,6 @@
 //! The benchmark's own Postgres: a database for each line, and what it has written.
 
-use std::path::Path;
+use std::{cell::Cell, path::Path};
 
 use tokio::runtime::Runtime;
 use tokio_postgres::{Client, NoTls};
@@ -25,6 +25,7 @@ pub(crate) struct Cluster {
 pub(crate) struct Database<'a> {
     cluster: &'a Cluster,
     name: &'static str,
+    bytes_when_empty: Cell<u64>,
     /// Where it is.
     pub(crate) url: String,
 }
@@ -72,7 +73,7 @@ impl Cluster {
             }
         };
         self.run(&format!("CREATE DATABASE {name}"));
-        Database { cluster: self, name, url }
+        Database { cluster: self, name, bytes_when_empty: Cell::new(0), url }
     }
 
     fn run(&self, sql: &str) {
@@ -89,6 +90,7 @@ impl Database<'_> {
 
     /// Begins a line: what setting up has left to write is written before.
     pub(crate) fn settle(&self) {
+        self.bytes_when_empty.set(self.bytes());
         self.cluster.run("CHECKPOINT");
     }
 
@@ -99,10 +101,14 @@ impl Database<'_> {
         u64::try_from(count).expect("a count")
     }
 
-    /// Bytes of all tables with their indexes, without the pages that a crowd of writers has added
-    /// and not filled.
-    pub(crate) fn bytes(&self) -> u64 {
+    /// Bytes of all tables with their indexes that each of `rows` has cost, beyond what they had
+    /// when empty and without the pages that a crowd of writers has added and not filled.
+    pub(crate) fn bytes_per(&self, rows: u64) -> f64 {
         self.run("VACUUM");
+        self.bytes().saturating_sub(self.bytes_when_empty.get()) as f64 / rows as f64
+    }
+
+    fn bytes(&self) -> u64 {
         self.count(
             "SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class
              WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace",
@@ -112,7 +118,10 @@ impl Database<'_> {
 
 impl Drop for Database<'_> {
     fn drop(&mut self) {
-        self.cluster.run(&format!("DROP DATABASE {} WITH (FORCE)", self.name));
+        // After a failure the whole cluster goes, and may have gone.
+        if !std::thread::panicking() {
+            self.cluster.run(&format!("DROP DATABASE {} WITH (FORCE)", self.name));
+        }
     }
 }
 

@@ -4,11 +4,13 @@ use std::{fs, path::Path};
 
 use serde_json::{Map, Value, json};
 
-use crate::{bars::Bar, results::Results};
+use crate::{bars::Bar, options::Options, results::Results};
 
 /// Writes each bar's value under its name, and the medians of all lines under `lines`.
-pub(crate) fn write(path: &Path, results: &Results, bars: &[Bar]) {
+pub(crate) fn write(path: &Path, options: &Options, results: &Results, bars: &[Bar]) {
     let mut document = Map::new();
+    document.insert("rounds".to_owned(), json!(options.rounds()));
+    document.insert("seconds".to_owned(), json!(options.timing().length.as_secs_f64()));
     for bar in bars {
         document.insert(bar.name.to_owned(), json!(bar.value));
     }

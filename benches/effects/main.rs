@@ -43,7 +43,7 @@ mod wire;
 
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser, error::ErrorKind};
 
 use crate::{options::Options, results::Results, run::Bench};
 
@@ -56,7 +56,13 @@ fn main() {
     if let Some(seconds) = options.soak {
         return soak::run(&options.program(), Duration::from_secs(seconds));
     }
-    let lines: Vec<_> = lines::all().into_iter().filter(|line| options.wants(&line.name)).collect();
+    let lines = match options.lines() {
+        Ok(lines) => lines,
+        Err(word) => {
+            let problem = format!("--only: no line is called '{word}'; --list prints the names");
+            Options::command().error(ErrorKind::InvalidValue, problem).exit()
+        }
+    };
     if options.list {
         lines.iter().for_each(|line| println!("{}", line.name));
         return;
@@ -74,6 +80,6 @@ fn main() {
     report::print_lines(&results, &options);
     report::print_bars(&bars);
     if let Some(path) = &options.json {
-        json::write(path, &results, &bars);
+        json::write(path, &options, &results, &bars);
     }
 }

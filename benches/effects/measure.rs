@@ -42,6 +42,8 @@ pub(crate) struct Measured {
     pub(crate) load_micros: Option<f64>,
     /// The most memory that a server had resident since it started.
     pub(crate) rss_mib: Option<f64>,
+    /// What it had before the first call.
+    pub(crate) rest_mib: Option<f64>,
     /// The part of the machine that processes took which are not ours, from 0 to 1.
     pub(crate) foreign: f64,
 }
@@ -224,6 +226,15 @@ impl Costs<'_> {
         Window { took, between: began_at..ended_at, before, after }
     }
 
+    /// Measures the interval that `work` takes.
+    pub(crate) fn around<T>(&self, work: impl FnOnce() -> T) -> (Window, T) {
+        let before = self.read();
+        let (began, began_at) = (now(), wall_clock());
+        let done = work();
+        let (took, ended_at) = (now().duration_since(began), wall_clock());
+        (Window { took, between: began_at..ended_at, before, after: self.read() }, done)
+    }
+
     fn read(&self) -> Counters {
         Counters {
             wal: self.cluster.map(Cluster::wal_bytes),
@@ -256,10 +267,6 @@ impl Window {
         let wal = after.wal.zip(before.wal).map(|(after, before)| after - before);
         let servers = after.servers - before.servers;
         let load = after.load - before.load;
-        let ours = postgres.unwrap_or(0) + servers + load;
-        let foreign = (after.machine - before.machine).saturating_sub(ours);
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let whole = self.took.as_micros() as f64 * cores as f64;
         Measured {
             per_second: effects as f64 / self.took.as_secs_f64(),
             p50_ms: percentile(&micros, 0.50),
@@ -270,8 +277,18 @@ impl Window {
             server_micros: (after.servers > 0).then(|| per_effect(servers)),
             load_micros: Some(per_effect(load)),
             rss_mib: None,
-            foreign: foreign as f64 / whole,
+            rest_mib: None,
+            foreign: self.foreign(),
         }
+    }
+
+    /// The part of the machine that others took.
+    pub(crate) fn foreign(&self) -> f64 {
+        let spent = |it: &Counters| it.postgres.unwrap_or(0) + it.servers + it.load;
+        let ours = spent(&self.after) - spent(&self.before);
+        let others = (self.after.machine - self.before.machine).saturating_sub(ours);
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        others as f64 / (self.took.as_micros() as f64 * cores as f64)
     }
 }
 
@@ -296,6 +313,9 @@ pub(crate) fn heed_signals() {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
+            eprintln!("interrupted: servers and clusters are being stopped");
+            // From here on calls fail, which is nobody's news.
+            std::panic::set_hook(Box::new(|_| {}));
             INTERRUPTED.store(true, Ordering::Relaxed);
         });
     });

@@ -4,7 +4,11 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::Parser;
 
-use crate::{measure::Timing, server::Program};
+use crate::{
+    lines::{self, Line},
+    measure::Timing,
+    server::Program,
+};
 
 /// Effects per second beside a hand-rolled table, and beside what gRPC and Postgres can do at most.
 ///
@@ -29,7 +33,7 @@ pub(crate) struct Options {
     /// Only these lines, comma-separated: a name or the beginning of some, such as
     /// table,session-1024
     #[arg(long, value_name = "WORD", value_delimiter = ',')]
-    pub(crate) only: Vec<String>,
+    only: Vec<String>,
 
     /// Print the names of the lines and stop
     #[arg(long)]
@@ -83,12 +87,22 @@ impl Options {
         Program { binary: self.binary.clone(), flags: self.serve.clone() }
     }
 
-    /// Whether a line is asked for.
-    pub(crate) fn wants(&self, name: &str) -> bool {
-        let matches = |word: &String| {
-            name.strip_prefix(word.as_str())
-                .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+    /// The lines that are asked for.
+    ///
+    /// # Errors
+    /// A word that is the name, or the beginning of the name, of none.
+    pub(crate) fn lines(&self) -> Result<Vec<Line>, &str> {
+        let mut lines = lines::all();
+        let matches = |name: &str, word: &str| {
+            name.strip_prefix(word).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
         };
-        self.only.is_empty() || self.only.iter().any(matches)
+        for word in &self.only {
+            if !lines.iter().any(|line| matches(&line.name, word)) {
+                return Err(word);
+            }
+        }
+        let wanted = |name: &str| self.only.iter().any(|word| matches(name, word));
+        lines.retain(|line| self.only.is_empty() || wanted(&line.name));
+        Ok(lines)
     }
 }

@@ -41,6 +41,9 @@ pub(crate) fn print_lines(results: &Results, options: &Options) {
          flight. Bytes and\nmicroseconds of processor time are per effect, which is a Begin and a \
          Complete; RSS is the most a fresh server took."
     );
+    if let Some(rest) = results.get("session-1").and_then(|it| it.rest_mib) {
+        println!("A server at rest has {rest:.0} MiB resident over Postgres.");
+    }
     for counts in results.counts() {
         println!("{counts}.");
     }

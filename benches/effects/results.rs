@@ -80,6 +80,7 @@ fn median(rounds: &[Measured]) -> Measured {
         server_micros: of_some(|it| it.server_micros),
         load_micros: of_some(|it| it.load_micros),
         rss_mib: of_some(|it| it.rss_mib),
+        rest_mib: of_some(|it| it.rest_mib),
         foreign: of(|it| it.foreign),
     }
 }

@@ -1,6 +1,6 @@
 //! Measures one line, with servers and a store of its own.
 
-use std::{cell::OnceCell, sync::Arc};
+use std::{cell::OnceCell, path::Path, sync::Arc};
 
 use tempfile::TempDir;
 
@@ -69,7 +69,8 @@ impl Bench {
             }
             Target::OneKey => {
                 let setup = Setup::new(&self.program, cluster(), ONE_KEY_SERVERS);
-                setup.one_key(in_flight)
+                let (measured, told) = setup.one_key(in_flight);
+                return (measured, Some(told));
             }
         };
         (measured, None)
@@ -97,18 +98,21 @@ impl Bench {
 
     fn embedded(&self, road: Road, in_flight: usize) -> Measured {
         let directory = TempDir::new().expect("a temporary directory");
-        let store = format!("sqlite:{}", directory.path().join("ledger.db").display());
+        let file = directory.path().join("ledger.db");
+        let store = format!("sqlite:{}", file.display());
         self.program.migrate(&store);
+        let bytes_when_empty = file_bytes(&file);
         let server = self.program.serve(&store);
+        let rest_mib = Some(server.resident_mib().0);
         let mut load = Load::new();
         add(&mut load, road, &server, in_flight, &Source::Fresh);
         let (window, tally) = load.measure(&costs(None, [&server]), self.timing);
         let mut measured = window.measured(tally.micros.len() as u64, tally.micros);
-        let files = std::fs::read_dir(directory.path()).expect("our directory");
-        let sizes = files.filter_map(|file| Some(file.ok()?.metadata().ok()?.len()));
-        measured.disk_bytes = Some(sizes.sum::<u64>() as f64 / tally.keys as f64);
         measured.rss_mib = Some(server.resident_mib().1);
-        measured
+        drop(server);
+        let bytes = file_bytes(&file).saturating_sub(bytes_when_empty);
+        measured.disk_bytes = Some(bytes as f64 / tally.keys as f64);
+        Measured { rest_mib, ..measured }
     }
 }
 
@@ -118,15 +122,17 @@ struct Setup<'a> {
     // Before the database: it can go once its servers have gone.
     servers: Vec<Server>,
     database: Database<'a>,
+    rest_mib: f64,
 }
 
 impl<'a> Setup<'a> {
     fn new(program: &Program, cluster: &'a Cluster, servers: usize) -> Self {
         let database = cluster.database("ledger");
         program.migrate(&database.url);
-        let servers = (0..servers).map(|_| program.serve(&database.url)).collect();
+        let servers: Vec<_> = (0..servers).map(|_| program.serve(&database.url)).collect();
         database.settle();
-        Self { cluster, servers, database }
+        let rest_mib = servers[0].resident_mib().0;
+        Self { cluster, servers, database, rest_mib }
     }
 
     /// A load that is spread over the servers.
@@ -142,16 +148,17 @@ impl<'a> Setup<'a> {
         let (window, tally) = load.measure(&costs(Some(self.cluster), &self.servers), timing);
         self.check_rows(tally.keys);
         let mut measured = window.measured(tally.micros.len() as u64, tally.micros);
-        measured.disk_bytes = Some(table::bytes_per_row(&self.database, tally.keys));
+        measured.disk_bytes = Some(self.database.bytes_per(tally.keys));
         let peak = self.servers.iter().map(|server| server.resident_mib().1).reduce(f64::max);
-        Measured { rss_mib: peak, ..measured }
+        Measured { rss_mib: peak, rest_mib: Some(self.rest_mib), ..measured }
     }
 
-    fn one_key(&self, callers: usize) -> Measured {
+    fn one_key(&self, callers: usize) -> (Measured, String) {
         let addresses: Vec<&str> = self.servers.iter().map(|it| it.address.as_str()).collect();
-        let tally = one_key::run(&addresses, callers);
+        let costs = costs(Some(self.cluster), &self.servers);
+        let (window, (tally, told)) = costs.around(|| one_key::run(&addresses, callers));
         self.check_rows(tally.keys);
-        Measured::at_once(tally.micros)
+        (Measured { foreign: window.foreign(), ..Measured::at_once(tally.micros) }, told)
     }
 
     fn check_rows(&self, keys: u64) {
@@ -165,6 +172,14 @@ fn costs<'a, 'b>(
 ) -> Costs<'a> {
     let servers = servers.into_iter().map(Server::pid).collect();
     Costs { cluster, servers, load: std::process::id() }
+}
+
+/// The size of an SQLite file once its log is written into it.
+fn file_bytes(file: &Path) -> u64 {
+    let connection = rusqlite::Connection::open(file).expect("a database");
+    let log = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", (), |_| Ok(()));
+    log.expect("a log that nobody else reads");
+    std::fs::metadata(file).expect("a file").len()
 }
 
 fn add(load: &mut Load, road: Road, server: &Server, in_flight: usize, source: &Source) {

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::{
     cluster,
-    database::{Cluster, Database},
+    database::Cluster,
     measure::{Costs, Measured, Timing},
 };
 
@@ -73,13 +73,8 @@ pub(crate) fn run(cluster: &Cluster, clients: usize, timing: Timing) -> Measured
         .map(|effect| effect.micros)
         .collect();
     let mut measured = window.measured(micros.len() as u64, micros);
-    measured.disk_bytes = Some(bytes_per_row(&database, rows));
+    measured.disk_bytes = Some(database.bytes_per(rows));
     measured
-}
-
-/// What a row has come to cost, dead versions and indexes with it.
-pub(crate) fn bytes_per_row(database: &Database<'_>, rows: u64) -> f64 {
-    database.bytes() as f64 / rows as f64
 }
 
 /// Returns once every client has sent something.

@@ -41,9 +41,8 @@ impl Connection {
             .handshake(stream)
             .await
             .expect("the server speaks HTTP/2");
-        tokio::spawn(async move {
-            connection.await.expect("a connection that lasts as long as its callers");
-        });
+        // Whoever waits for an answer hears of it when the connection breaks.
+        tokio::spawn(connection.map(drop));
         Self { requests, base: format!("http://{address}/intent_ledger.v1.IntentLedgerService/") }
     }
 
