@@ -117,6 +117,7 @@ fn candidate(policy: &ToolPolicy) -> Candidate {
     Candidate {
         recipe: RecipeVersion { policy: 0, hash: policy.recipe.hash_version },
         key: identified.key,
+        downstream: downstream_digest(&identified.key, None, policy.recipe.hash_version),
         basis: identified.basis,
         print: fingerprint(&policy.recipe, &[], &call, &identified.key, identified.basis),
     }

@@ -90,6 +90,7 @@ pub async fn start_with(
     let options = LedgerOptions {
         queue_max: config.queue_max,
         batch_rows_max: config.batch_rows_max,
+        writers: config.writers,
         ..options
     };
     let ledger =
@@ -111,6 +112,7 @@ pub async fn start_with(
         .add_service(
             IntentLedgerServiceServer::new(LedgerService::new(
                 Arc::clone(&ledger),
+                usize::try_from(config.bytes_in_flight_max.as_u64()).unwrap_or(usize::MAX),
                 draining.clone(),
             ))
             .max_decoding_message_size(REQUEST_BYTES_MAX),

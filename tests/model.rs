@@ -18,7 +18,7 @@ use intent_ledger::domain::{
     canonical_json::Json,
     decision::{BeginCall, Candidate, Decision, ExecuteReason, Facts, decide},
     fingerprint::fingerprint,
-    identity::{Call, Key, KeyBasis},
+    identity::{Call, Key, KeyBasis, downstream_digest},
     intent::{Intent, RecipeVersion, ResultBody, State},
     report::{Complete, Fail, NEVER_GRANTED, Outcome, complete, fail},
     review::{Resolution, Reviewer, resolve},
@@ -248,7 +248,13 @@ impl Ledger {
         };
         let print = fingerprint(&policy.recipe, &[], &call, &key, KeyBasis::IdempotencyKey);
         let recipe = RecipeVersion { policy: 1, hash: policy.recipe.hash_version };
-        let candidate = Candidate { recipe, key, basis: KeyBasis::IdempotencyKey, print };
+        let candidate = Candidate {
+            recipe,
+            key,
+            downstream: downstream_digest(&key, None, recipe.hash),
+            basis: KeyBasis::IdempotencyKey,
+            print,
+        };
         Self { downstream, rules, attempts, policy, candidate }
     }
 

@@ -36,6 +36,7 @@ CREATE TABLE intents (
     -- Bytes as they came, never JSON: a replay is byte for byte.
     result blob,
     result_content_type text,
+    -- Only where the bytes do not tell: cut, pruned, or none reported.
     result_sha256 blob,
     result_size integer,
     result_truncated integer NOT NULL DEFAULT 0,
@@ -55,8 +56,8 @@ CREATE TABLE intents (
 );
 
 -- A list is read newest first.
-CREATE INDEX intents_by_creation ON intents (namespace, created_at DESC, id DESC);
-CREATE INDEX intents_needing_attention ON intents (namespace, created_at DESC, id DESC)
+CREATE INDEX intents_by_creation ON intents (namespace, created_at);
+CREATE INDEX intents_needing_attention ON intents (namespace, created_at)
     WHERE needs_attention = 1;
 CREATE INDEX intents_by_tool_call ON intents (tool_call_id) WHERE tool_call_id IS NOT NULL;
 CREATE INDEX intents_by_downstream_ref ON intents (downstream_ref) WHERE downstream_ref IS NOT NULL;

@@ -13,7 +13,9 @@ pub(super) fn run(flags: ServeFlags) -> anyhow::Result<u8> {
     let config = config::load(flags).context("failed to configure the server")?;
     telemetry::tracing::init(&config.log, config.log_format)
         .context("failed to understand the log filter")?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let threads = config.threads.unwrap_or_else(threads);
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     runtime.block_on(async {
         // Before the server starts: a signal that comes meanwhile is not lost.
         let mut terminate = signal(SignalKind::terminate())?;
@@ -33,4 +35,10 @@ pub(super) fn run(flags: ServeFlags) -> anyhow::Result<u8> {
         running.stop().await;
         Ok(0)
     })
+}
+
+/// Half of the cores: the other half is for the database and the callers on the same machine, and
+/// each hand-over from one thread to another costs a lone caller more than the work itself.
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2))
 }

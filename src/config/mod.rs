@@ -2,6 +2,7 @@
 
 use std::{fs, net::SocketAddr, path::PathBuf, time::Duration};
 
+use bytesize::ByteSize;
 use clap::Args;
 use serde::{Deserialize, Deserializer, de::Error as _};
 use thiserror::Error;
@@ -32,6 +33,12 @@ pub struct ServeConfig {
     pub queue_max: usize,
     /// Rows that one statement writes at most.
     pub batch_rows_max: usize,
+    /// Writers beside each other.
+    pub writers: usize,
+    /// Bytes of requests that may be under way.
+    pub bytes_in_flight_max: ByteSize,
+    /// Threads that serve calls; `None` for half of the cores.
+    pub threads: Option<usize>,
     /// How long a stop waits for calls that are under way.
     pub shutdown_grace: Duration,
     /// What is logged.
@@ -79,6 +86,20 @@ pub struct ServeFlags {
     /// Rows that one statement writes at most [default: 256]
     #[arg(long, env = "INTENT_LEDGER_BATCH_ROWS_MAX", value_name = "N")]
     pub batch_rows_max: Option<usize>,
+
+    /// Writers beside each other over Postgres; a second one works while whole batches wait
+    /// [default: 2]
+    #[arg(long, env = "INTENT_LEDGER_WRITERS", value_name = "N")]
+    pub writers: Option<usize>,
+
+    /// Bytes of requests that may be under way; past that a call is told UNAVAILABLE
+    /// [default: 128MiB]
+    #[arg(long, env = "INTENT_LEDGER_BYTES_IN_FLIGHT_MAX", value_name = "SIZE")]
+    pub bytes_in_flight_max: Option<ByteSize>,
+
+    /// Threads that serve calls [default: half of the cores, at least one]
+    #[arg(long, env = "INTENT_LEDGER_THREADS", value_name = "N")]
+    pub threads: Option<usize>,
 
     /// How long a stop waits for calls under way, such as 10s [default: 10s]
     #[arg(long, env = "INTENT_LEDGER_SHUTDOWN_GRACE", value_name = "SPAN",
@@ -130,6 +151,9 @@ struct File {
     behind_pooler: Option<bool>,
     queue_max: Option<usize>,
     batch_rows_max: Option<usize>,
+    writers: Option<usize>,
+    bytes_in_flight_max: Option<ByteSize>,
+    threads: Option<usize>,
     #[serde(deserialize_with = "span")]
     shutdown_grace: Option<Duration>,
     log: Option<String>,
@@ -181,6 +205,9 @@ pub fn load(flags: ServeFlags) -> Result<ServeConfig, ConfigError> {
         behind_pooler: flags.behind_pooler || file.behind_pooler.unwrap_or(false),
         queue_max: setting!(queue_max),
         batch_rows_max: setting!(batch_rows_max),
+        writers: setting!(writers),
+        bytes_in_flight_max: setting!(bytes_in_flight_max),
+        threads: flags.threads.or(file.threads),
         shutdown_grace: setting!(shutdown_grace),
         log: setting!(log),
         log_format: setting!(log_format),
@@ -190,6 +217,9 @@ pub fn load(flags: ServeFlags) -> Result<ServeConfig, ConfigError> {
 
 /// Parameters of one statement travel as arrays; past this a batch only adds latency.
 const BATCH_ROWS_LIMIT: usize = 10_000;
+
+/// A request may be this large.
+const BYTES_IN_FLIGHT_LEAST: ByteSize = ByteSize::mib(16);
 
 fn check(config: ServeConfig) -> Result<ServeConfig, ConfigError> {
     let invalid =
@@ -208,6 +238,18 @@ fn check(config: ServeConfig) -> Result<ServeConfig, ConfigError> {
     }
     if config.connections_max < 4 {
         return invalid("connections_max", "must be at least 4: two to write, two to read");
+    }
+    if config.writers == 0 || config.writers > config.connections_max / 2 {
+        return invalid("writers", "must be 1 to half of connections_max");
+    }
+    if config.bytes_in_flight_max < BYTES_IN_FLIGHT_LEAST {
+        return invalid(
+            "bytes_in_flight_max",
+            "must be at least 16MiB, which one request may have",
+        );
+    }
+    if config.threads == Some(0) {
+        return invalid("threads", "must be at least 1");
     }
     if config.queue_max == 0 {
         return invalid("queue_max", "must be at least 1");

@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{
-    identity::{Key, downstream_digest, downstream_uuid},
     time::Timestamp,
     tool::{KeyFormat, ToolPolicy},
 };
@@ -57,6 +56,18 @@ pub enum Fate {
 }
 
 impl Fate {
+    /// Its name, as it is hashed.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Open => "OPEN",
+            Self::Executed => "EXECUTED",
+            Self::NotExecuted => "NOT_EXECUTED",
+            Self::NeverBegan => "NEVER_BEGAN",
+            Self::Unknown => "UNKNOWN",
+            Self::Fenced => "FENCED",
+        }
+    }
+
     /// Whether the attempt's effect is known not to be in the world.
     pub fn is_harmless(self) -> bool {
         match self {
@@ -159,6 +170,11 @@ impl Attempt {
         now < self.lease_expires_at
     }
 
+    /// How long the right to execute was given for, extensions included.
+    pub fn lease(&self) -> Duration {
+        self.lease_expires_at.since(self.granted_at)
+    }
+
     /// When an absence downstream starts to prove something.
     pub fn visible_from(&self) -> Timestamp {
         self.lease_expires_at + self.promise.visibility
@@ -167,21 +183,6 @@ impl Attempt {
     /// Whether the attempt was granted in the belief that no earlier one had its effect.
     pub fn believed_nothing_happened(&self) -> bool {
         self.granted_on.believes_nothing_happened(self.number)
-    }
-
-    /// The key to send downstream with this attempt.
-    pub fn downstream_key(&self, key: &Key, hash_version: u32) -> String {
-        let digest = self.downstream_digest(key, hash_version);
-        if self.promise.uuid_key {
-            downstream_uuid(digest).to_string()
-        } else {
-            hex::encode(digest)
-        }
-    }
-
-    /// The hash behind [`Self::downstream_key`].
-    pub fn downstream_digest(&self, key: &Key, hash_version: u32) -> [u8; 32] {
-        downstream_digest(key, self.promise.key_attempt, hash_version)
     }
 }
 

@@ -352,23 +352,30 @@ fn utf16_order(a: &str, b: &str) -> Ordering {
     a.encode_utf16().cmp(b.encode_utf16())
 }
 
-fn write_string(text: &str, out: &mut String) {
+/// Appends `text` as a JSON string, byte by byte but for what must be escaped.
+pub(super) fn write_string(text: &str, out: &mut String) {
     out.push('"');
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\u{8}' => out.push_str("\\b"),
-            '\t' => out.push_str("\\t"),
-            '\n' => out.push_str("\\n"),
-            '\u{c}' => out.push_str("\\f"),
-            '\r' => out.push_str("\\r"),
-            '\0'..'\u{20}' => {
-                let _ = write!(out, "\\u{:04x}", c as u32);
+    let mut rest = text;
+    // What must be escaped is ASCII, so every index is a boundary of characters.
+    while let Some(index) =
+        rest.bytes().position(|byte| byte < 0x20 || matches!(byte, b'"' | b'\\'))
+    {
+        out.push_str(&rest[..index]);
+        match rest.as_bytes()[index] {
+            b'"' => out.push_str("\\\""),
+            b'\\' => out.push_str("\\\\"),
+            b'\x08' => out.push_str("\\b"),
+            b'\t' => out.push_str("\\t"),
+            b'\n' => out.push_str("\\n"),
+            b'\x0c' => out.push_str("\\f"),
+            b'\r' => out.push_str("\\r"),
+            control => {
+                let _ = write!(out, "\\u{control:04x}");
             }
-            _ => out.push(c),
         }
+        rest = &rest[index + 1..];
     }
+    out.push_str(rest);
     out.push('"');
 }
 

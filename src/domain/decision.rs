@@ -30,6 +30,8 @@ pub struct Candidate {
     pub recipe: RecipeVersion,
     /// The key.
     pub key: Key,
+    /// What the downstream key is made of; it follows from the key.
+    pub downstream: [u8; 32],
     /// What the key was made from.
     pub basis: KeyBasis,
     /// Hash and digests of the arguments.
@@ -540,6 +542,7 @@ fn new_intent(call: &BeginCall, candidate: &Candidate, state: State, now: Timest
     Intent {
         namespace: call.namespace.clone(),
         key: candidate.key,
+        downstream: candidate.downstream,
         key_basis: candidate.basis,
         recipe: candidate.recipe,
         free_text: call.free_text.clone(),

@@ -4,6 +4,7 @@
 //! those declared free text. Beside the fingerprint stand short digests of each binding member, so
 //! that a later mismatch can name what differs without the arguments having been kept.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
@@ -29,7 +30,7 @@ impl Fingerprint {
 
 impl fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&hex::encode(self.0))
+        f.write_str(const_hex::Buffer::<32>::new().format(&self.0))
     }
 }
 
@@ -67,7 +68,7 @@ pub fn fingerprint(
     key: &Key,
     basis: KeyBasis,
 ) -> Fingerprinted {
-    let mut not_binding = [&recipe.free_text, extra_free_text].concat();
+    let mut not_binding: Vec<Pointer> = [&recipe.free_text, extra_free_text].concat();
     let free_text: BTreeSet<&Pointer> = not_binding.iter().collect();
     let free_text = free_text.into_iter().filter_map(|pointer| {
         let value = call.arguments.pointer(pointer)?;
@@ -78,7 +79,11 @@ pub fn fingerprint(
     if basis == KeyBasis::Policy {
         not_binding.extend(recipe.identity.iter().map(|place| place.pointer.clone()));
     }
-    let binding = call.arguments.without(&not_binding);
+    let binding = if not_binding.is_empty() {
+        Cow::Borrowed(call.arguments)
+    } else {
+        Cow::Owned(call.arguments.without(&not_binding))
+    };
 
     let input = HashInput::new(recipe.hash_version, "/fingerprint").text(call.tool).json(&binding);
     Fingerprinted {
@@ -92,11 +97,14 @@ pub fn fingerprint(
 /// They cover the first [`ArgumentDigests::MEMBERS_MAX`] top-level members by name, without those
 /// whose name is longer than [`ArgumentDigests::NAME_BYTES_MAX`]: enough to name what differs in
 /// any ordinary call, and a bound on what a row can grow to.
+///
+/// The bytes are 8 of the free text, then of each member the length of its name in one byte, its
+/// name, and 4 of its value, in the order of the names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ArgumentDigests {
-    free_text: [u8; 8],
-    members: BTreeMap<String, [u8; 4]>,
-}
+pub struct ArgumentDigests(Vec<u8>);
+
+const FREE_TEXT_BYTES: usize = 8;
+const MEMBER_BYTES: usize = 4;
 
 impl ArgumentDigests {
     /// How many members are covered at most.
@@ -106,87 +114,88 @@ impl ArgumentDigests {
     pub const NAME_BYTES_MAX: usize = 255;
 
     fn new(hash_version: u32, key: &Key, free_text: &Json, binding: &Json) -> ArgumentDigests {
-        let input = |purpose| HashInput::new(hash_version, purpose).text(&key.to_string());
-        let mut members = BTreeMap::new();
+        let key = key.to_string();
+        let input = |purpose| HashInput::new(hash_version, purpose).text(&key);
+        let free_text = input("/free-text").json(free_text).digest();
+        let mut bytes = free_text[..FREE_TEXT_BYTES].to_vec();
         if let Json::Object(object) = binding {
+            let of_member = input("/member");
             let short = object.iter().filter(|(name, _)| name.len() <= Self::NAME_BYTES_MAX);
             let sorted: BTreeMap<&str, &Json> = short.collect();
             for (name, value) in sorted.into_iter().take(Self::MEMBERS_MAX) {
-                let digest = input("/member").text(name).json(value).digest();
-                members.insert(name.to_owned(), beginning(digest));
+                let digest = of_member.clone().text(name).json(value).digest();
+                // No longer than NAME_BYTES_MAX, which is all a byte can say.
+                bytes.push(name.len() as u8);
+                bytes.extend_from_slice(name.as_bytes());
+                bytes.extend_from_slice(&digest[..MEMBER_BYTES]);
             }
         }
-        let free_text = beginning(input("/free-text").json(free_text).digest());
-        ArgumentDigests { free_text, members }
+        ArgumentDigests(bytes)
     }
 
     /// The top-level members whose values differ, as far as they are covered; both sides must be
     /// calls of one intent under one recipe.
     pub fn differing(&self, other: &ArgumentDigests) -> Vec<Pointer> {
-        let names: BTreeSet<&String> = self.members.keys().chain(other.members.keys()).collect();
-        let differs = |name: &&String| match (self.members.get(*name), other.members.get(*name)) {
+        let (mine, theirs) = (self.members(), other.members());
+        let names: BTreeSet<&str> = mine.keys().chain(theirs.keys()).copied().collect();
+        let differs = |name: &&str| match (mine.get(*name), theirs.get(*name)) {
             (Some(mine), Some(theirs)) => mine != theirs,
-            (Some(_), None) => other.covers(name),
-            (None, _) => self.covers(name),
+            (Some(_), None) => covers(&theirs, name),
+            (None, _) => covers(&mine, name),
         };
-        names.into_iter().filter(differs).map(|name| Pointer::member(name)).collect()
+        names.into_iter().filter(differs).map(Pointer::member).collect()
     }
 
     /// Whether the free text differs, under the same conditions.
     pub fn free_text_differs(&self, other: &ArgumentDigests) -> bool {
-        self.free_text != other.free_text
+        self.0[..FREE_TEXT_BYTES] != other.0[..FREE_TEXT_BYTES]
     }
 
-    /// Whether a member of this name would be here if the call had it.
-    fn covers(&self, name: &str) -> bool {
-        let last = self.members.last_key_value();
-        self.members.len() < Self::MEMBERS_MAX || last.is_some_and(|(last, _)| name < last.as_str())
+    fn members(&self) -> BTreeMap<&str, &[u8]> {
+        split(&self.0).expect("checked when it was made")
     }
 
-    /// The bytes to store: 8 of the free text, then of each member the length of its name in one
-    /// byte, its name, and 4 of its value.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = self.free_text.to_vec();
-        for (name, digest) in &self.members {
-            // No longer than NAME_BYTES_MAX, which is all a byte can say.
-            bytes.push(name.len() as u8);
-            bytes.extend_from_slice(name.as_bytes());
-            bytes.extend_from_slice(digest);
-        }
-        bytes
+    /// The bytes to store.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
     }
 
-    /// Reads what [`ArgumentDigests::encode`] wrote, and nothing else.
-    pub fn decode(bytes: &[u8]) -> Result<ArgumentDigests, DigestsError> {
-        let (free_text, mut rest) = bytes.split_first_chunk().ok_or(DigestsError)?;
-        let mut members = BTreeMap::<String, [u8; 4]>::new();
-        while let Some((&length, after)) = rest.split_first() {
-            let (name, after) = after.split_at_checked(usize::from(length)).ok_or(DigestsError)?;
-            let (digest, after) = after.split_first_chunk().ok_or(DigestsError)?;
-            let name = str::from_utf8(name).map_err(|_| DigestsError)?;
-            if members.last_key_value().is_some_and(|(last, _)| last.as_str() >= name) {
-                return Err(DigestsError);
-            }
-            members.insert(name.to_owned(), *digest);
-            rest = after;
-        }
-        if members.len() > Self::MEMBERS_MAX {
+    /// Reads what [`ArgumentDigests::as_bytes`] gave, and nothing else.
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<ArgumentDigests, DigestsError> {
+        split(&bytes)?;
+        Ok(ArgumentDigests(bytes))
+    }
+}
+
+/// Whether a member of this name would be among them if the call had it.
+fn covers(members: &BTreeMap<&str, &[u8]>, name: &str) -> bool {
+    let last = members.last_key_value();
+    members.len() < ArgumentDigests::MEMBERS_MAX || last.is_some_and(|(last, _)| name < *last)
+}
+
+fn split(bytes: &[u8]) -> Result<BTreeMap<&str, &[u8]>, DigestsError> {
+    let (_, mut rest) = bytes.split_at_checked(FREE_TEXT_BYTES).ok_or(DigestsError)?;
+    let mut members = BTreeMap::<&str, &[u8]>::new();
+    while let Some((&length, after)) = rest.split_first() {
+        let (name, after) = after.split_at_checked(usize::from(length)).ok_or(DigestsError)?;
+        let (digest, after) = after.split_at_checked(MEMBER_BYTES).ok_or(DigestsError)?;
+        let name = str::from_utf8(name).map_err(|_| DigestsError)?;
+        if members.last_key_value().is_some_and(|(last, _)| *last >= name) {
             return Err(DigestsError);
         }
-        Ok(ArgumentDigests { free_text: *free_text, members })
+        members.insert(name, digest);
+        rest = after;
     }
+    if members.len() > ArgumentDigests::MEMBERS_MAX {
+        return Err(DigestsError);
+    }
+    Ok(members)
 }
 
 /// The stored bytes are not argument digests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the bytes are not argument digests")]
 pub struct DigestsError;
-
-fn beginning<const N: usize>(digest: [u8; 32]) -> [u8; N] {
-    let mut beginning = [0; N];
-    beginning.copy_from_slice(&digest[..N]);
-    beginning
-}
 
 #[cfg(test)]
 mod tests;

@@ -12,7 +12,7 @@ use super::{
     },
     event::{Event, EventKind},
     fingerprint::fingerprint,
-    identity::{Call, Key, KeyBasis},
+    identity::{Call, Key, KeyBasis, downstream_digest},
     intent::{Intent, RecipeVersion, ResultBody, State},
     report::{Complete, Extend, Fail, NEVER_GRANTED, Outcome, Refusal, complete, extend, fail},
     review::{Resolution, Reviewer, approve, deny, expire, resolve},
@@ -88,6 +88,7 @@ pub(crate) fn candidate(arguments: &str, basis: KeyBasis) -> Candidate {
     Candidate {
         recipe: RecipeVersion { policy: 1, hash: policy.recipe.hash_version },
         key,
+        downstream: downstream_digest(&key, None, policy.recipe.hash_version),
         basis,
         print: fingerprint(&policy.recipe, &[], &call, &key, basis),
     }

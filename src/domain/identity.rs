@@ -8,13 +8,13 @@
 //! everywhere else; business ids and values from the arguments are NFC.
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::str::FromStr;
 
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
-use super::canonical_json::{Json, Members, Number, Pointer, nfc};
+use super::canonical_json::{Json, Members, Number, Pointer, nfc, write_string};
 
 mod error;
 
@@ -52,7 +52,7 @@ impl Key {
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&hex::encode(self.0))
+        f.write_str(const_hex::Buffer::<32>::new().format(&self.0))
     }
 }
 
@@ -81,7 +81,7 @@ pub(super) fn bytes_from_hex(text: &str) -> Result<[u8; 32], HexError> {
     if text.bytes().any(|byte| byte.is_ascii_uppercase()) {
         return Err(HexError);
     }
-    hex::decode_to_slice(text, &mut bytes).map_err(|_| HexError)?;
+    const_hex::decode_to_slice(text, &mut bytes).map_err(|_| HexError)?;
     Ok(bytes)
 }
 
@@ -289,17 +289,23 @@ pub fn downstream_uuid(digest: [u8; 32]) -> Uuid {
 }
 
 /// The array that is hashed, written member by member.
+#[derive(Clone)]
 pub(super) struct HashInput(String);
 
 impl HashInput {
     /// An array that begins with the tag `intent-ledger/VERSION` and what follows it.
     pub(super) fn new(hash_version: u32, purpose: &str) -> HashInput {
-        HashInput(format!("[\"intent-ledger/{hash_version}{purpose}\""))
+        // Long enough for a key and some names, so that most inputs are written in one piece.
+        let mut text = String::with_capacity(256);
+        let _ = write!(text, "[\"intent-ledger/{hash_version}{purpose}\"");
+        HashInput(text)
     }
 
     /// Adds a string, byte by byte as it is.
-    pub(super) fn text(self, text: &str) -> HashInput {
-        self.json(&Json::String(text.to_owned()))
+    pub(super) fn text(mut self, text: &str) -> HashInput {
+        self.0.push(',');
+        write_string(text, &mut self.0);
+        self
     }
 
     /// Adds a value.

@@ -13,7 +13,7 @@ use super::{
     canonical_json::Pointer,
     event::Provenance,
     fingerprint::{ArgumentDigests, Fingerprint},
-    identity::{Key, KeyBasis, downstream_digest},
+    identity::{Key, KeyBasis, downstream_digest, downstream_uuid},
     time::Timestamp,
     tool::ToolPolicy,
 };
@@ -241,6 +241,8 @@ pub struct Intent {
     pub namespace: String,
     /// The public key.
     pub key: Key,
+    /// What the downstream key is made of; it follows from the public one.
+    pub downstream: [u8; 32],
     /// What the key was made from.
     pub key_basis: KeyBasis,
     /// The recipe of key and fingerprint.
@@ -384,30 +386,41 @@ impl Intent {
 
     /// The key to send downstream with the current attempt, or with the first one to come.
     pub fn downstream_key(&self) -> String {
-        self.current().map_or_else(
-            || hex::encode(downstream_digest(&self.key, None, self.recipe.hash)),
-            |attempt| attempt.downstream_key(&self.key, self.recipe.hash),
-        )
+        let uuid_key = self.current().is_some_and(|attempt| attempt.promise.uuid_key);
+        let digest =
+            self.current().map_or(self.downstream, |attempt| self.downstream_digest(attempt));
+        if uuid_key { downstream_uuid(digest).to_string() } else { const_hex::encode(digest) }
+    }
+
+    /// The hash behind the key that was sent downstream with an attempt.
+    pub fn downstream_digest(&self, attempt: &Attempt) -> [u8; 32] {
+        match attempt.promise.key_attempt {
+            None => self.downstream,
+            own => downstream_digest(&self.key, own, self.recipe.hash),
+        }
+    }
+
+    /// The id that it is filed under: its downstream key in its UUID form, without an attempt.
+    pub fn id(&self) -> Uuid {
+        downstream_uuid(self.downstream)
     }
 
     /// Changes when a person who decides on this intent would want to look again.
     ///
     /// It covers state, attempt, argument hash and decision, not counters.
     pub fn etag(&self) -> String {
-        let decision = self.approval.as_ref().map(|approval| format!("{approval:?}"));
-        let fates: Vec<Fate> = self.attempts.iter().map(|attempt| attempt.fate).collect();
-        let covered = format!(
-            "{:?}",
-            (
-                self.state,
-                self.current().map(|attempt| (attempt.number, attempt.id)),
-                fates,
-                self.attempts_forgiven,
-                self.fingerprint.to_string(),
-                decision,
-            )
-        );
-        hex::encode(&Sha256::digest(covered)[..8])
+        let mut hash = Sha256::new();
+        hash.update(self.state.as_str());
+        hash.update(self.fingerprint.as_bytes());
+        hash.update(self.attempts_forgiven.to_be_bytes());
+        for attempt in &self.attempts {
+            hash.update(attempt.id);
+            hash.update(attempt.fate.as_str());
+        }
+        if let Some(approval) = &self.approval {
+            hash.update(serde_json::to_vec(approval).expect("an approval is plain data"));
+        }
+        const_hex::encode(&hash.finalize()[..8])
     }
 
     /// Forgets who settled it: it is open again.

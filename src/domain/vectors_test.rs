@@ -97,8 +97,8 @@ fn key_vector(vector: &Value) -> Computed {
             "basis": identified.basis.as_str(),
             "overridden": identified.overridden,
             "key": identified.key.to_string(),
-            "downstream_key": hex::encode(downstream(None)),
-            "downstream_key_of_attempt_2": hex::encode(downstream(Some(2))),
+            "downstream_key": const_hex::encode(downstream(None)),
+            "downstream_key_of_attempt_2": const_hex::encode(downstream(Some(2))),
             "downstream_uuid": downstream_uuid(downstream(None)).to_string(),
         })
     })
@@ -139,7 +139,7 @@ fn check(file: &str, compute: fn(&Value) -> Computed, hash_field: &str) {
         }
         let hash = text(&computed, hash_field).to_owned();
         if let Some(hashed) = vector["hashed"].as_str() {
-            assert_eq!(hash, hex::encode(Sha256::digest(hashed)), "{name}: hashed");
+            assert_eq!(hash, const_hex::encode(Sha256::digest(hashed)), "{name}: hashed");
         }
         let twin = hash_of.values().any(|other| *other == hash);
         assert_eq!(twin, vector["same_as"].is_string(), "{name}: same_as");

@@ -213,7 +213,7 @@ impl Viewer {
 
 /// An intent as `viewer` may see it.
 pub(super) fn intent(
-    intent: Intent,
+    intent: &Intent,
     expires_at: Option<Timestamp>,
     viewer: Viewer,
     events: Vec<Event>,
@@ -237,7 +237,7 @@ pub(super) fn intent(
         result_truncated: result.is_some_and(|result| result.truncated),
         result_sha256: result
             .filter(|result| result.bytes.is_some() || result.size > 0)
-            .map_or_else(String::new, |result| hex::encode(result.sha256)),
+            .map_or_else(String::new, |result| const_hex::encode(result.sha256)),
         failure: intent
             .attempts
             .iter()
@@ -253,15 +253,15 @@ pub(super) fn intent(
         replay_count: i64::try_from(intent.replay_count).unwrap_or(i64::MAX),
         last_seen_time: intent.last_seen_at.map(time),
         events: events.into_iter().map(|it| event(it, viewer)).collect(),
-        result: intent.result.and_then(|result| result.bytes),
-        namespace: intent.namespace,
-        tool: intent.tool,
-        run_id: intent.run_id,
-        step_id: intent.step_id,
-        downstream_ref: intent.downstream_ref.unwrap_or_default(),
+        result: result.and_then(|result| result.bytes.clone()),
+        namespace: intent.namespace.clone(),
+        tool: intent.tool.clone(),
+        run_id: intent.run_id.clone(),
+        step_id: intent.step_id.clone(),
+        downstream_ref: intent.downstream_ref.clone().unwrap_or_default(),
         needs_attention: intent.needs_attention,
         conflict: intent.conflict,
-        labels: intent.labels,
+        labels: intent.labels.clone(),
     }
 }
 
@@ -274,10 +274,9 @@ pub(super) fn begin_response(
     v1::BeginResponse {
         decision: decision.into(),
         reason: reason.into(),
-        intent: answer.intent.map(|row| {
-            let expires_at = expires_at(&row);
-            intent(row, expires_at, viewer, Vec::new())
-        }),
+        intent: answer
+            .row
+            .map(|row| intent(&row.intent, expires_at(&row.intent), viewer, Vec::new())),
         attempt_id: answer.attempt_id.map_or_else(String::new, |id| id.to_string()),
         lease: answer.lease.map(span),
         downstream_key: answer.downstream_key,
@@ -295,7 +294,7 @@ pub(super) fn extend_response(
     viewer: Viewer,
 ) -> v1::ExtendResponse {
     v1::ExtendResponse {
-        intent: Some(intent(answer.intent, expires_at, viewer, Vec::new())),
+        intent: Some(intent(&answer.row.intent, expires_at, viewer, Vec::new())),
         lease: Some(span(answer.lease)),
         warnings: answer.warnings.into_iter().map(str::to_owned).collect(),
     }
@@ -415,7 +414,7 @@ fn event(event: Event, viewer: Viewer) -> v1::Event {
         state_after: state(event.state_after).into(),
         note: event.note,
         downstream_ref: event.downstream_ref.unwrap_or_default(),
-        result_sha256: event.result_sha256.map_or_else(String::new, hex::encode),
+        result_sha256: event.result_sha256.map_or_else(String::new, const_hex::encode),
         code: event.code,
     }
 }

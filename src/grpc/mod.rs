@@ -1,5 +1,6 @@
 //! The public face: decode, call the ledger, encode.
 
+mod admission;
 mod convert;
 mod deadline;
 mod service;

@@ -3,11 +3,12 @@
 use std::{pin::Pin, sync::Arc};
 
 use futures::Stream;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use prost::Message;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{
+    admission::{Admission, Admitted},
     convert::{self, Viewer},
     deadline, session,
     status::{not_served, reason, status, status_of_report},
@@ -23,10 +24,6 @@ use crate::{
     telemetry::metrics,
 };
 
-/// Calls that may be under way at once: past that, a caller is told at once rather than after its
-/// own deadline. Waiting Lookups do not count, they hold nothing.
-const CALLS_MAX: usize = 16_384;
-
 /// The label of tools that the policy does not list: callers make those names up.
 const UNLISTED: &str = "(unlisted)";
 
@@ -36,18 +33,19 @@ pub(super) type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send
 #[derive(Clone)]
 pub struct LedgerService {
     ledger: Arc<Ledger>,
-    calls: Arc<Semaphore>,
+    admission: Arc<Admission>,
     draining: CancellationToken,
 }
 
 impl LedgerService {
-    /// The service over `ledger`; sessions end once `draining` is cancelled.
-    pub fn new(ledger: Arc<Ledger>, draining: CancellationToken) -> Self {
-        Self { ledger, calls: Arc::new(Semaphore::new(CALLS_MAX)), draining }
+    /// The service over `ledger`, with at most `bytes_max` of requests under way; sessions end once
+    /// `draining` is cancelled.
+    pub fn new(ledger: Arc<Ledger>, bytes_max: usize, draining: CancellationToken) -> Self {
+        Self { ledger, admission: Arc::new(Admission::new(bytes_max)), draining }
     }
 
-    fn admit(&self) -> Result<SemaphorePermit<'_>, Status> {
-        self.calls.try_acquire().map_err(|_| refuse(LedgerError::QueueFull))
+    fn admit(&self, request: &impl Message) -> Result<Admitted<'_>, Status> {
+        self.admission.admit(request).map_err(refuse)
     }
 
     pub(super) fn draining(&self) -> &CancellationToken {
@@ -59,7 +57,7 @@ impl LedgerService {
         request: v1::BeginRequest,
         deadline: Deadline,
     ) -> Result<v1::BeginResponse, Status> {
-        let _permit = self.admit()?;
+        let _admitted = self.admit(&request)?;
         let request = convert::begin_request(request).map_err(refuse)?;
         let mut answer = self.ledger.begin(request, deadline).await.map_err(refuse)?;
         let tool = answer.listed_tool.take();
@@ -78,13 +76,13 @@ impl LedgerService {
         request: v1::CompleteRequest,
         deadline: Deadline,
     ) -> Result<v1::CompleteResponse, Status> {
-        let _permit = self.admit()?;
+        let _admitted = self.admit(&request)?;
         let viewer = Viewer::of(&request.attempt_id);
         let request = convert::complete_request(request);
         let answer = self.ledger.complete(request, deadline).await.map_err(refuse_report)?;
         metrics::settlement("COMPLETE");
         Ok(v1::CompleteResponse {
-            intent: Some(encode(&self.ledger, answer.intent, viewer, Vec::new())),
+            intent: Some(encode(&self.ledger, &answer.row.intent, viewer, Vec::new())),
             warnings: words(answer.warnings),
         })
     }
@@ -94,14 +92,14 @@ impl LedgerService {
         request: v1::FailRequest,
         deadline: Deadline,
     ) -> Result<v1::FailResponse, Status> {
-        let _permit = self.admit()?;
+        let _admitted = self.admit(&request)?;
         let viewer = Viewer::of(&request.attempt_id);
         let request = convert::fail_request(request).map_err(refuse_report)?;
         let kind = if request.not_executed { "NOT_EXECUTED" } else { "OUTCOME_UNKNOWN" };
         let answer = self.ledger.fail(request, deadline).await.map_err(refuse_report)?;
         metrics::settlement(kind);
         Ok(v1::FailResponse {
-            intent: Some(encode(&self.ledger, answer.intent, viewer, Vec::new())),
+            intent: Some(encode(&self.ledger, &answer.row.intent, viewer, Vec::new())),
             warnings: words(answer.warnings),
         })
     }
@@ -111,11 +109,11 @@ impl LedgerService {
         request: v1::ExtendRequest,
         deadline: Deadline,
     ) -> Result<v1::ExtendResponse, Status> {
-        let _permit = self.admit()?;
+        let _admitted = self.admit(&request)?;
         let viewer = Viewer::of(&request.attempt_id);
         let request = convert::extend_request(request).map_err(refuse_report)?;
         let answer = self.ledger.extend(request, deadline).await.map_err(refuse_report)?;
-        let expires_at = self.ledger.expires_at(&answer.intent);
+        let expires_at = self.ledger.expires_at(&answer.row.intent);
         Ok(convert::extend_response(answer, expires_at, viewer))
     }
 
@@ -128,13 +126,13 @@ impl LedgerService {
         let answer = self.ledger.lookup(request, deadline).await.map_err(refuse)?;
         let viewer = Viewer::Attempt(None);
         Ok(v1::LookupResponse {
-            intent: Some(encode(&self.ledger, answer.intent, viewer, answer.events)),
+            intent: Some(encode(&self.ledger, &answer.intent, viewer, answer.events)),
         })
     }
 }
 
-fn encode(ledger: &Ledger, intent: Intent, viewer: Viewer, events: Vec<Event>) -> v1::Intent {
-    let expires_at = ledger.expires_at(&intent);
+fn encode(ledger: &Ledger, intent: &Intent, viewer: Viewer, events: Vec<Event>) -> v1::Intent {
+    let expires_at = ledger.expires_at(intent);
     convert::intent(intent, expires_at, viewer, events)
 }
 
@@ -241,7 +239,7 @@ impl IntentOperationsService for OperationsService {
         for intent in answer.intents {
             let events =
                 if full { self.ledger.events(&intent).await.map_err(refuse)? } else { Vec::new() };
-            let mut encoded = encode(&self.ledger, intent, Viewer::Operator, events);
+            let mut encoded = encode(&self.ledger, &intent, Viewer::Operator, events);
             if !full {
                 encoded.result = None;
             }
@@ -280,9 +278,9 @@ impl IntentOperationsService for OperationsService {
     ) -> Result<Response<v1::ResolveIntentResponse>, Status> {
         let deadline = deadline::of(&request);
         let request = convert::resolve_request(request.into_inner()).map_err(refuse)?;
-        let intent = self.ledger.resolve(request, deadline).await.map_err(refuse)?;
+        let row = self.ledger.resolve(request, deadline).await.map_err(refuse)?;
         Ok(Response::new(v1::ResolveIntentResponse {
-            intent: Some(encode(&self.ledger, intent, Viewer::Operator, Vec::new())),
+            intent: Some(encode(&self.ledger, &row.intent, Viewer::Operator, Vec::new())),
         }))
     }
 

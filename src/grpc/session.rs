@@ -85,6 +85,7 @@ async fn item(
 ) -> SessionResponse {
     use session_request::Item as Asked;
     use session_response::Item as Answered;
+    // What is rare is boxed, so that the two ordinary calls do not carry its room.
     let answer = match request.item {
         Some(Asked::Begin(request)) => {
             service.do_begin(request, deadline).await.map(Answered::Begin)
@@ -92,12 +93,14 @@ async fn item(
         Some(Asked::Complete(request)) => {
             service.do_complete(request, deadline).await.map(Answered::Complete)
         }
-        Some(Asked::Fail(request)) => service.do_fail(request, deadline).await.map(Answered::Fail),
+        Some(Asked::Fail(request)) => {
+            Box::pin(service.do_fail(request, deadline)).await.map(Answered::Fail)
+        }
         Some(Asked::Extend(request)) => {
-            service.do_extend(request, deadline).await.map(Answered::Extend)
+            Box::pin(service.do_extend(request, deadline)).await.map(Answered::Extend)
         }
         Some(Asked::Lookup(request)) => {
-            service.do_lookup(request, deadline).await.map(Answered::Lookup)
+            Box::pin(service.do_lookup(request, deadline)).await.map(Answered::Lookup)
         }
         None => Err(refuse(Violation::new(
             "item",

@@ -1,10 +1,10 @@
 //! Begin: may this caller have its effect now, or what has happened already?
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use uuid::Uuid;
 
-use self::round::Round;
+use self::round::{Inserted, Round};
 use super::{Ledger, LedgerError, ROUNDS_MAX, shape};
 use crate::{
     clock::Deadline,
@@ -12,9 +12,9 @@ use crate::{
         canonical_json::Json,
         decision::{BeginCall, Decision},
         identity::Call,
-        intent::Intent,
     },
     ids,
+    store::Stored,
 };
 
 mod answer;
@@ -65,7 +65,7 @@ pub struct BeginAnswer {
     /// The decision, written already.
     pub decision: Decision,
     /// The row; `None` where nothing is recorded.
-    pub intent: Option<Intent>,
+    pub row: Option<Arc<Stored>>,
     /// The id of the granted attempt, with EXECUTE only.
     pub attempt_id: Option<Uuid>,
     /// What is left of the lease, with EXECUTE only.
@@ -111,24 +111,43 @@ impl Ledger {
         deadline: Deadline,
     ) -> Result<BeginAnswer, LedgerError> {
         let checked = check(request)?;
+        let round = Round::new(self, &checked, deadline);
+        match round.insert_unread().await? {
+            Inserted::Answered(answer) => Ok(*answer),
+            // Boxed, so that the ordinary call does not carry the room that the others need.
+            other => Box::pin(self.begin_in_rounds(&checked, round, other, deadline)).await,
+        }
+    }
+
+    /// Decides what a fresh key does not decide.
+    async fn begin_in_rounds<'a>(
+        &'a self,
+        checked: &'a Checked,
+        mut round: Round<'a>,
+        mut inserted: Inserted,
+        deadline: Deadline,
+    ) -> Result<BeginAnswer, LedgerError> {
         for _ in 0..ROUNDS_MAX {
+            if let Inserted::Answered(answer) = inserted {
+                return Ok(*answer);
+            }
             if deadline.has_passed() {
                 return Err(LedgerError::DeadlinePassed);
             }
-            let round = Round::new(self, &checked, deadline);
-            let answer = match round.run().await {
-                Ok(None) => continue,
-                Ok(Some(answer)) => Ok(answer),
-                Err(error) => Err(error),
-            };
+            let answer = round.run(inserted).await.transpose();
             // Nothing was written, so nothing has compared the policy's version yet.
             let refused = match &answer {
-                Ok(answer) => matches!(answer.decision, Decision::Refuse { .. }),
-                Err(error) => matches!(error, LedgerError::Invalid(_)),
+                Some(Ok(answer)) => matches!(answer.decision, Decision::Refuse { .. }),
+                Some(Err(error)) => matches!(error, LedgerError::Invalid(_)),
+                None => false,
             };
-            if !refused || !round.was_behind().await? {
+            if let Some(answer) = answer
+                && (!refused || !round.was_behind().await?)
+            {
                 return answer;
             }
+            round = Round::new(self, checked, deadline);
+            inserted = round.insert_unread().await?;
         }
         Err(LedgerError::Internal("a Begin met somebody else's write too often".to_owned()))
     }

@@ -99,7 +99,7 @@ impl From<StoreError> for LedgerError {
 impl From<Arc<StoreError>> for LedgerError {
     fn from(error: Arc<StoreError>) -> Self {
         match *error {
-            StoreError::Unavailable(_) => Self::StoreUnavailable(error),
+            StoreError::Unavailable(_) | StoreError::Locked(_) => Self::StoreUnavailable(error),
             StoreError::Indeterminate(_) => Self::CommitInDoubt(error),
             StoreError::Rejected(_) | StoreError::Corrupt(_) => Self::Internal(chain(&error)),
         }

@@ -1,14 +1,15 @@
 //! Extend: a heartbeat of the attempt that holds the lease.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use super::{Ledger, LedgerError, ROUNDS_MAX, shape};
+use super::{Ledger, LedgerError, shape};
 use crate::{
     clock::Deadline,
     domain::{
         intent::Intent,
         report::{Extend, extend},
     },
+    store::Stored,
 };
 
 /// An Extend, as a caller sends it.
@@ -29,8 +30,8 @@ pub struct ExtendRequest {
 /// What a heartbeat is answered.
 #[derive(Debug, Clone)]
 pub struct ExtendAnswer {
-    /// The intent afterwards.
-    pub intent: Intent,
+    /// The row afterwards.
+    pub row: Arc<Stored>,
     /// What is left of the lease.
     pub lease: Duration,
     /// What the caller should know.
@@ -52,28 +53,16 @@ impl Ledger {
             lease: request.lease,
             downstream_ref: shape::downstream_ref(request.downstream_ref)?,
         };
-        for _ in 0..ROUNDS_MAX {
-            if deadline.has_passed() {
-                return Err(LedgerError::DeadlinePassed);
-            }
-            let (now, stored) = self.find(&namespace, &key).await?;
-            let stored = stored.ok_or(LedgerError::NotFound { report_kept: None })?;
-            let (outcome, clamped) =
-                extend(&stored.intent, &report, &self.policy(&stored.intent), now);
-            let Some(intent) = self.write_outcome(&stored, &outcome, now, deadline).await? else {
-                continue;
-            };
-            if let Err(refusal) = outcome.answer {
-                return Err(LedgerError::Refused { refusal, intent: Box::new(intent), now });
-            }
+        let decide = |intent: &Intent, now| {
+            let (outcome, clamped) = extend(intent, &report, &self.policy(intent), now);
             // Counted from the decision, which is before the write: never more than is held.
-            let lease = outcome
-                .intent
-                .current()
-                .map_or(Duration::ZERO, |attempt| attempt.lease_expires_at.since(now));
-            let warnings = clamped.then_some("lease_clamped").into_iter().collect();
-            return Ok(ExtendAnswer { intent, lease, warnings });
-        }
-        Err(LedgerError::Internal("a heartbeat met somebody else's write too often".to_owned()))
+            let current = outcome.intent.current();
+            let lease = current.map_or(Duration::ZERO, |it| it.lease_expires_at.since(now));
+            Ok((outcome, (lease, clamped)))
+        };
+        let changed = self.change(&namespace, &key, deadline, None, decide).await?;
+        let (lease, clamped) = changed.more;
+        let warnings = clamped.then_some("lease_clamped").into_iter().collect();
+        Ok(ExtendAnswer { row: changed.stored, lease, warnings })
     }
 }

@@ -6,7 +6,7 @@ use uuid::Uuid;
 use super::{Ledger, LedgerError, Violation, shape};
 use crate::{
     domain::{event::Event, intent::Intent, time::Timestamp},
-    store::{Cursor, Filter, Stored, row_id},
+    store::{Cursor, Filter, Stored},
 };
 
 /// Intents on a page that asks for no size.
@@ -64,10 +64,9 @@ impl Ledger {
         let fitting = if request.with_results { fitting(&rows) } else { rows.len() };
         let more = rows.len() > page_size.min(fitting);
         rows.truncate(page_size.min(fitting));
-        let last = rows.last().map(|stored| Cursor {
-            created_at: stored.intent.created_at,
-            id: row_id(&stored.intent.key, stored.intent.recipe.hash),
-        });
+        let last = rows
+            .last()
+            .map(|stored| Cursor { created_at: stored.intent.created_at, id: stored.intent.id() });
         Ok(ListAnswer {
             intents: rows.into_iter().map(|stored| stored.intent).collect(),
             next_page_token: last
@@ -80,7 +79,7 @@ impl Ledger {
 impl Ledger {
     /// The facts kept beside an intent, oldest first.
     pub async fn events(&self, intent: &Intent) -> Result<Vec<Event>, LedgerError> {
-        Ok(self.store.events(row_id(&intent.key, intent.recipe.hash)).await?)
+        Ok(self.store.events(intent.id()).await?)
     }
 }
 
@@ -102,7 +101,7 @@ fn write_token(cursor: Cursor, filter: &Filter) -> String {
     let mut token = cursor.created_at.micros().to_be_bytes().to_vec();
     token.extend_from_slice(cursor.id.as_bytes());
     token.extend_from_slice(&filter_digest(filter));
-    hex::encode(token)
+    const_hex::encode(token)
 }
 
 fn read_token(token: &str, filter: &Filter) -> Result<Option<Cursor>, Violation> {
@@ -117,7 +116,7 @@ fn read_token(token: &str, filter: &Filter) -> Result<Option<Cursor>, Violation>
         )
     };
     let mut bytes = [0; 32];
-    hex::decode_to_slice(token, &mut bytes).map_err(|_| invalid())?;
+    const_hex::decode_to_slice(token, &mut bytes).map_err(|_| invalid())?;
     let (created_at, rest) = bytes.split_first_chunk().ok_or_else(invalid)?;
     let (id, digest) = rest.split_first_chunk().ok_or_else(invalid)?;
     if digest != filter_digest(filter) {

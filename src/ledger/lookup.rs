@@ -13,10 +13,10 @@ use crate::{
     clock::Deadline,
     domain::{
         event::Event,
-        identity::{Call, Key, downstream_digest, downstream_uuid},
+        identity::{Call, Key, downstream_uuid},
         intent::Intent,
     },
-    store::{Reference, RowKey, Stored, row_id},
+    store::{Reference, RowKey, Stored},
 };
 
 /// What is kept free of a caller's deadline, so that the answer of a wait still arrives.
@@ -83,11 +83,8 @@ impl Ledger {
         if let Some(wait) = request.wait.filter(|wait| !wait.is_zero()) {
             stored = self.wait(stored, wait, deadline).await?;
         }
-        let events = if request.full {
-            self.store.events(row_id(&stored.intent.key, stored.intent.recipe.hash)).await?
-        } else {
-            Vec::new()
-        };
+        let events =
+            if request.full { self.store.events(stored.intent.id()).await? } else { Vec::new() };
         Ok(LookupAnswer { intent: stored.intent, events })
     }
 
@@ -97,7 +94,7 @@ impl Ledger {
         wait: Duration,
         deadline: Deadline,
     ) -> Result<Stored, LedgerError> {
-        let id = row_id(&stored.intent.key, stored.intent.recipe.hash);
+        let id = stored.intent.id();
         let key = RowKey { namespace: stored.intent.namespace.clone(), id };
         let arrival = stored.intent.state;
         let until =
@@ -106,7 +103,7 @@ impl Ledger {
         let mut stored = stored;
         loop {
             // Read again after the watch has begun: a change in between is not missed.
-            let found = self.store.find(std::slice::from_ref(&key)).await?;
+            let found = self.reader.find(vec![key.clone()]).await?;
             let row = found.rows.into_iter().next().flatten();
             stored = row.unwrap_or(stored);
             let left = until.left(WAIT_MAX);
@@ -180,7 +177,7 @@ impl Ledger {
             let policies = self.policies.current();
             let candidates = Candidates::of(&policies, &call, &[]);
             let keys = candidates.keys();
-            let found = self.store.find(&keys).await?;
+            let found = self.reader.find(keys).await?;
             if let Some(stored) = candidates.row(found) {
                 return Ok(Some(stored));
             }
@@ -212,17 +209,17 @@ impl Ledger {
             Err(_) => (Uuid::try_parse(text).map_err(|_| invalid())?, None),
         };
         let key = RowKey { namespace: namespace.to_owned(), id };
-        let found = self.store.find(std::slice::from_ref(&key)).await?;
+        let found = self.reader.find(vec![key]).await?;
         if let Some(stored) = found.rows.into_iter().next().flatten() {
-            let own = downstream_digest(&stored.intent.key, None, stored.intent.recipe.hash);
-            return Ok(Some(stored).filter(|_| digest.is_none_or(|digest| digest == own)));
+            return Ok(
+                Some(stored).filter(|it| digest.is_none_or(|own| own == it.intent.downstream))
+            );
         }
         // An attempt with a downstream key of its own, which is filed in its UUID form too.
         let found = self.store.find_by_reference(namespace, &Reference::DownstreamKey(id)).await?;
         Ok(found.filter(|stored| {
             let row = &stored.intent;
-            let digests =
-                row.attempts.iter().map(|it| it.downstream_digest(&row.key, row.recipe.hash));
+            let digests = row.attempts.iter().map(|it| row.downstream_digest(it));
             digest.is_none_or(|digest| digests.into_iter().any(|own| own == digest))
         }))
     }

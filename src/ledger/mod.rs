@@ -10,6 +10,7 @@ mod list;
 mod lookup;
 mod model_message;
 mod policies;
+mod read_batcher;
 mod recent;
 mod repeats;
 mod review;
@@ -23,19 +24,19 @@ use std::sync::Arc;
 use tokio_util::task::TaskTracker;
 
 use self::{
-    policies::Policies, recent::Recent, repeats::Repeats, watchers::Watchers,
-    write_batcher::WriteBatcher,
+    policies::Policies, read_batcher::ReadBatcher, recent::Recent, repeats::Repeats,
+    watchers::Watchers, write_batcher::WriteBatcher,
 };
 use crate::{
     clock::Deadline,
     domain::{
         identity::{HASH_VERSION, Key},
         intent::Intent,
-        report::Outcome,
+        report::{Outcome, Refusal},
         time::Timestamp,
         tool::ToolPolicy,
     },
-    store::{RowKey, Store, Stored, Write, Written, row_id},
+    store::{RowKey, Store, Stored, Write, row_id},
 };
 
 pub use self::{
@@ -67,6 +68,8 @@ pub struct LedgerOptions {
     pub queue_max: usize,
     /// How many rows one statement writes at most.
     pub batch_rows_max: usize,
+    /// How many writers there are, where the store can use them.
+    pub writers: usize,
 }
 
 impl Default for LedgerOptions {
@@ -75,14 +78,32 @@ impl Default for LedgerOptions {
             hash_version: HASH_VERSION,
             queue_max: write_batcher::QUEUE_MAX,
             batch_rows_max: write_batcher::BATCH_ROWS_MAX,
+            writers: write_batcher::WRITERS,
         }
     }
+}
+
+/// A row as it was at some moment.
+#[derive(Debug, Clone)]
+struct Reading {
+    /// The store's time of it.
+    now: Timestamp,
+    stored: Arc<Stored>,
+}
+
+/// What a decision about a row led to.
+struct Changed<T> {
+    /// The row afterwards.
+    stored: Arc<Stored>,
+    /// What else was decided.
+    more: T,
 }
 
 /// Store, policy and the tasks between them.
 pub struct Ledger {
     store: Arc<dyn Store>,
     writer: WriteBatcher,
+    reader: ReadBatcher,
     policies: Arc<Policies>,
     watchers: Arc<Watchers>,
     repeats: Arc<Repeats>,
@@ -103,11 +124,12 @@ impl Ledger {
         let policies = Arc::new(Policies::load(&store, options.hash_version).await?);
         let repeats = Arc::new(Repeats::default());
         let writer = WriteBatcher::start(&store, &watchers, options, &tasks);
+        let reader = ReadBatcher::start(&store, &tasks);
         tasks.spawn(Arc::clone(&watchers).run(Arc::clone(&store), stopping.clone()));
         tasks.spawn(Arc::clone(&policies).run(Arc::clone(&store), stopping.clone()));
         tasks.spawn(Arc::clone(&repeats).run(Arc::clone(&store), stopping.clone()));
         let recent = Recent::default();
-        Ok(Self { store, writer, policies, watchers, repeats, recent, tasks, stopping })
+        Ok(Self { store, writer, reader, policies, watchers, repeats, recent, tasks, stopping })
     }
 
     /// Offers a policy file's text to all replicas; says which version is active afterwards.
@@ -129,6 +151,7 @@ impl Ledger {
     pub async fn stop(&self) {
         self.watchers.release();
         self.writer.close();
+        self.reader.close();
         self.stopping.cancel();
         self.tasks.close();
         self.tasks.wait().await;
@@ -160,33 +183,115 @@ impl Ledger {
         let keys: Vec<RowKey> = hash_versions
             .map(|hash| RowKey { namespace: namespace.to_owned(), id: row_id(key, hash) })
             .collect();
-        let found = self.store.find(&keys).await?;
+        let found = self.reader.find(keys).await?;
         let row = found.rows.into_iter().flatten().find(|stored| stored.intent.key == *key);
         Ok((found.now, row))
     }
 
-    /// A row that this server has just granted, without asking the store.
-    fn recent(&self, namespace: &str, key: &Key) -> Option<Stored> {
-        let stored = self.recent.take(row_id(key, self.policies.current().hash_version()))?;
-        let same = stored.intent.key == *key && stored.intent.namespace == namespace;
-        same.then_some(stored)
+    /// A row that this server has just written, without asking the store; its time is that of its
+    /// last grant.
+    fn recent(&self, namespace: &str, key: &Key) -> Option<Reading> {
+        let stored = self.recent.get(row_id(key, self.policies.current().hash_version()))?;
+        let intent = &stored.intent;
+        let same = intent.key == *key && intent.namespace == namespace;
+        let now = intent.current().map_or(intent.created_at, |attempt| attempt.granted_at);
+        same.then_some(Reading { now, stored })
     }
 
-    /// Writes the outcome of a report or of a person's decision; `None` if the row has moved.
-    async fn write_outcome(
+    /// Lets `decide` decide on a row and writes what follows, until no rival comes between; on the
+    /// recent reading first, if there is one.
+    async fn change<T>(
         &self,
-        read: &Stored,
-        outcome: &Outcome,
-        now: Timestamp,
+        namespace: &str,
+        key: &Key,
         deadline: Deadline,
-    ) -> Result<Option<Intent>, LedgerError> {
-        if outcome.intent == read.intent && outcome.events.is_empty() {
-            return Ok(Some(outcome.intent.clone()));
+        recent: Option<Reading>,
+        decide: impl Fn(&Intent, Timestamp) -> Result<(Outcome, T), LedgerError>,
+    ) -> Result<Changed<T>, LedgerError> {
+        let mut at_hand = None;
+        if let Some(reading) = recent {
+            let decided = decided(reading, &decide)?;
+            // No other writing would show that the row has moved, or that the store is gone.
+            if decided.write.is_some() {
+                match self.write_decided(decided, deadline).await? {
+                    Ok(changed) => return Ok(changed),
+                    Err(seen) => at_hand = seen,
+                }
+            }
         }
-        let write = Write::replace(read, outcome.intent.clone(), outcome.events.clone(), now, None);
-        match self.writer.write(write.clone(), deadline).await? {
-            Written::Done { at } => Ok(Some(write.stamped(at))),
-            Written::Missed | Written::PolicyMoved => Ok(None),
+        // Boxed, so that the ordinary report does not carry the room that the others need.
+        Box::pin(self.change_in_rounds(namespace, key, deadline, at_hand, &decide)).await
+    }
+
+    async fn change_in_rounds<T>(
+        &self,
+        namespace: &str,
+        key: &Key,
+        deadline: Deadline,
+        mut at_hand: Option<Reading>,
+        decide: &impl Fn(&Intent, Timestamp) -> Result<(Outcome, T), LedgerError>,
+    ) -> Result<Changed<T>, LedgerError> {
+        for _ in 0..ROUNDS_MAX {
+            if deadline.has_passed() {
+                return Err(LedgerError::DeadlinePassed);
+            }
+            let reading = match at_hand.take() {
+                Some(reading) => reading,
+                None => match self.find(namespace, key).await? {
+                    (now, Some(stored)) => Reading { now, stored: Arc::new(stored) },
+                    (_, None) => return Err(LedgerError::NotFound { report_kept: None }),
+                },
+            };
+            match self.write_decided(decided(reading, decide)?, deadline).await? {
+                Ok(changed) => return Ok(changed),
+                Err(seen) => at_hand = seen,
+            }
+        }
+        Err(LedgerError::Internal("a change met somebody else's write too often".to_owned()))
+    }
+
+    /// Writes what was decided, if anything is to be written; where a rival's write came first, the
+    /// row since, if it is known.
+    async fn write_decided<T>(
+        &self,
+        decided: Decided<T>,
+        deadline: Deadline,
+    ) -> Result<Result<Changed<T>, Option<Reading>>, LedgerError> {
+        let Decided { reading: Reading { now, mut stored }, write, answer, more } = decided;
+        if let Some(write) = write {
+            let id = write.row_id();
+            match self.writer.write(write, deadline).await? {
+                write_batcher::Outcome::Done(reading) => stored = reading.stored,
+                write_batcher::Outcome::Missed(seen) => return Ok(Err(seen)),
+                write_batcher::Outcome::PolicyMoved => return Ok(Err(None)),
+            }
+            self.recent.put(id, Arc::clone(&stored));
+        }
+        match answer {
+            Ok(()) => Ok(Ok(Changed { stored, more })),
+            Err(refusal) => {
+                let intent = Box::new(stored.intent.clone());
+                Err(LedgerError::Refused { refusal, intent, now })
+            }
         }
     }
+}
+
+/// What was decided about a row.
+struct Decided<T> {
+    reading: Reading,
+    write: Option<Write>,
+    answer: Result<(), Refusal>,
+    more: T,
+}
+
+fn decided<T>(
+    reading: Reading,
+    decide: &impl Fn(&Intent, Timestamp) -> Result<(Outcome, T), LedgerError>,
+) -> Result<Decided<T>, LedgerError> {
+    let (outcome, more) = decide(&reading.stored.intent, reading.now)?;
+    let Outcome { intent, events, answer } = outcome;
+    let idle = events.is_empty() && intent == reading.stored.intent;
+    let write = (!idle).then(|| Write::replace(&reading.stored, intent, events, None));
+    Ok(Decided { reading, write, answer, more })
 }

@@ -1,9 +1,12 @@
-//! Rows that this server has just granted, so that their settlement need not read them again.
+//! Rows that this server has just written, so that they need not be read again.
 //!
-//! An entry is a reading like any other: what is decided on it is written by compare-and-set, and a
-//! row that has moved since is read from the store. It is taken out when it is used.
+//! An entry is a reading like any other: what is decided on it is written by compare-and-set, or
+//! after the store has said that the row still has this version.
 
-use std::{num::NonZeroUsize, sync::Mutex};
+use std::{
+    num::NonZeroUsize,
+    sync::{Arc, Mutex},
+};
 
 use lru::LruCache;
 use uuid::Uuid;
@@ -11,10 +14,13 @@ use uuid::Uuid;
 use crate::store::Stored;
 
 /// How many rows are remembered: what one busy orchestrator has in flight, a few MiB.
-const ROWS_MAX: NonZeroUsize = NonZeroUsize::new(4096).expect("not zero");
+const ROWS_MAX: NonZeroUsize = NonZeroUsize::new(2048).expect("not zero");
+
+/// Results that are larger are read from the store each time.
+const RESULT_BYTES_MAX: usize = 4096;
 
 /// Rows by their ids.
-pub(super) struct Recent(Mutex<LruCache<Uuid, Stored>>);
+pub(super) struct Recent(Mutex<LruCache<Uuid, Arc<Stored>>>);
 
 impl Default for Recent {
     fn default() -> Self {
@@ -23,13 +29,19 @@ impl Default for Recent {
 }
 
 impl Recent {
-    /// Remembers a row as it was just written.
-    pub(super) fn put(&self, id: Uuid, stored: Stored) {
-        self.0.lock().expect("no panic holds this lock").put(id, stored);
+    /// Remembers a row as it was just written or read.
+    pub(super) fn put(&self, id: Uuid, stored: Arc<Stored>) {
+        let result = stored.intent.result.as_ref().and_then(|result| result.bytes.as_ref());
+        let mut rows = self.0.lock().expect("no panic holds this lock");
+        if result.is_some_and(|bytes| bytes.len() > RESULT_BYTES_MAX) {
+            rows.pop(&id);
+        } else {
+            rows.put(id, stored);
+        }
     }
 
-    /// Takes a row out.
-    pub(super) fn take(&self, id: Uuid) -> Option<Stored> {
-        self.0.lock().expect("no panic holds this lock").pop(&id)
+    /// A row as it was last seen.
+    pub(super) fn get(&self, id: Uuid) -> Option<Arc<Stored>> {
+        self.0.lock().expect("no panic holds this lock").get(&id).map(Arc::clone)
     }
 }

@@ -1,12 +1,15 @@
 //! ResolveIntent: a person settles what nobody else can.
 
-use super::{Ledger, LedgerError, ROUNDS_MAX, Violation, shape, shape::ReportedResult};
+use std::sync::Arc;
+
+use super::{Ledger, LedgerError, Violation, shape, shape::ReportedResult};
 use crate::{
     clock::Deadline,
     domain::{
         intent::Intent,
         review::{Resolution, Reviewer, resolve},
     },
+    store::Stored,
 };
 
 /// What a person found out.
@@ -45,7 +48,7 @@ impl Ledger {
         &self,
         request: ResolveRequest,
         deadline: Deadline,
-    ) -> Result<Intent, LedgerError> {
+    ) -> Result<Arc<Stored>, LedgerError> {
         let namespace = shape::namespace(&request.namespace)?.to_owned();
         let key = shape::key("key", &request.key)?;
         let resolution = request.resolution.ok_or_else(|| {
@@ -70,30 +73,16 @@ impl Ledger {
         let result = request.result.check()?;
         let reviewer =
             Reviewer { actor: request.actor, reason: request.reason, etag: request.etag };
-        for _ in 0..ROUNDS_MAX {
-            if deadline.has_passed() {
-                return Err(LedgerError::DeadlinePassed);
-            }
-            let (now, stored) = self.find(&namespace, &key).await?;
-            let stored = stored.ok_or(LedgerError::NotFound { report_kept: None })?;
+        let decide = |intent: &Intent, now| {
             let resolution = match resolution {
                 ResolutionRequest::Executed => {
-                    Resolution::Executed(result.body(self.policy(&stored.intent).max_result_bytes))
+                    Resolution::Executed(result.body(self.policy(intent).max_result_bytes))
                 }
                 ResolutionRequest::NotExecuted => Resolution::NotExecuted,
                 ResolutionRequest::Acknowledged => Resolution::Acknowledged,
             };
-            let outcome = resolve(&stored.intent, &reviewer, &resolution, now)?;
-            let Some(intent) = self.write_outcome(&stored, &outcome, now, deadline).await? else {
-                continue;
-            };
-            return match outcome.answer {
-                Ok(()) => Ok(intent),
-                Err(refusal) => {
-                    Err(LedgerError::Refused { refusal, intent: Box::new(intent), now })
-                }
-            };
-        }
-        Err(LedgerError::Internal("a decision met somebody else's write too often".to_owned()))
+            Ok((resolve(intent, &reviewer, &resolution, now)?, ()))
+        };
+        Ok(self.change(&namespace, &key, deadline, None, decide).await?.stored)
     }
 }

@@ -1,6 +1,8 @@
 //! Complete and Fail: what became of an attempt.
 
-use super::{Ledger, LedgerError, ROUNDS_MAX, shape, shape::ReportedResult};
+use std::sync::Arc;
+
+use super::{Ledger, LedgerError, Reading, shape, shape::ReportedResult};
 use crate::{
     clock::Deadline,
     domain::{
@@ -51,8 +53,8 @@ pub struct FailRequest {
 /// What a report is answered.
 #[derive(Debug, Clone)]
 pub struct SettleAnswer {
-    /// The intent afterwards.
-    pub intent: Intent,
+    /// The row afterwards.
+    pub row: Arc<Stored>,
     /// What the caller should know.
     pub warnings: Vec<&'static str>,
 }
@@ -74,7 +76,7 @@ impl Ledger {
             result: result.body(bytes_max),
             downstream_ref: downstream_ref.clone(),
         };
-        let orphan = Event {
+        let orphan = || Event {
             attempt_id: Some(attempt_id),
             code: "COMPLETE".to_owned(),
             downstream_ref: downstream_ref.clone(),
@@ -83,16 +85,13 @@ impl Ledger {
         };
         // A success asks for no time but that of its write, so a reading made at the grant will do.
         let recent = self.recent(&namespace, &key);
-        let intent = self
+        let row = self
             .settle(&namespace, key, deadline, recent, orphan, |intent, now| {
                 complete(intent, &report(self.policy(intent).max_result_bytes), now)
             })
             .await?;
-        let cut = intent.result.as_ref().is_some_and(|result| result.truncated);
-        Ok(SettleAnswer {
-            intent,
-            warnings: cut.then_some("result_truncated").into_iter().collect(),
-        })
+        let cut = row.intent.result.as_ref().is_some_and(|result| result.truncated);
+        Ok(SettleAnswer { row, warnings: cut.then_some("result_truncated").into_iter().collect() })
     }
 
     /// Records that an attempt did not have its effect, or that nobody knows.
@@ -119,62 +118,45 @@ impl Ledger {
             downstream_ref,
         };
         let kind = if report.failure.not_executed { "NOT_EXECUTED" } else { "OUTCOME_UNKNOWN" };
-        let orphan = Event {
+        let orphan = || Event {
             attempt_id: Some(attempt_id),
             code: format!("FAIL {kind} {}", report.failure.code).trim_end().to_owned(),
             note: report.failure.message.clone(),
             downstream_ref: report.downstream_ref.clone(),
             ..orphan_event()
         };
-        let intent = self
+        let row = self
             .settle(&namespace, key, deadline, None, orphan, |intent, now| {
                 fail(intent, &report, &self.policy(intent), now)
             })
             .await?;
-        Ok(SettleAnswer { intent, warnings })
+        Ok(SettleAnswer { row, warnings })
     }
 
-    /// Reads the row, unless a recent reading is at hand, lets `report` decide, and writes what
-    /// follows, until no rival comes between.
+    /// Settles by a report; one for a key that was never begun is kept.
     async fn settle(
         &self,
         namespace: &str,
         key: Key,
         deadline: Deadline,
-        mut recent: Option<Stored>,
-        orphan: Event,
+        recent: Option<Reading>,
+        orphan: impl FnOnce() -> Event,
         report: impl Fn(&Intent, Timestamp) -> Result<Outcome, TransitionError>,
-    ) -> Result<Intent, LedgerError> {
-        let mut orphan_kept = None;
-        for _ in 0..ROUNDS_MAX {
-            if deadline.has_passed() {
-                return Err(LedgerError::DeadlinePassed);
-            }
-            let (now, stored) = match recent.take() {
-                Some(stored) => (granted_at(&stored.intent), Some(stored)),
-                None => self.find(namespace, &key).await?,
-            };
-            let Some(stored) = stored else {
-                // Kept first and looked for again after: a Begin that comes between either sees
-                // the fact or is seen here.
-                if orphan_kept.is_some() {
-                    return Err(LedgerError::NotFound { report_kept: orphan_kept });
-                }
-                orphan_kept = Some(self.keep_orphan(namespace, key, orphan.clone()).await?);
-                continue;
-            };
-            let outcome = report(&stored.intent, now)?;
-            let Some(intent) = self.write_outcome(&stored, &outcome, now, deadline).await? else {
-                continue;
-            };
-            return match outcome.answer {
-                Ok(()) => Ok(intent),
-                Err(refusal) => {
-                    Err(LedgerError::Refused { refusal, intent: Box::new(intent), now })
-                }
-            };
+    ) -> Result<Arc<Stored>, LedgerError> {
+        let decide = |intent: &Intent, now: Timestamp| Ok((report(intent, now)?, ()));
+        match self.change(namespace, &key, deadline, recent, decide).await {
+            Err(LedgerError::NotFound { .. }) => {}
+            changed => return changed.map(|changed| changed.stored),
         }
-        Err(LedgerError::Internal("a report met somebody else's write too often".to_owned()))
+        // Kept first and looked for again after: a Begin that comes between either sees the fact or
+        // is seen here.
+        let kept = self.keep_orphan(namespace, key, orphan()).await?;
+        match self.change(namespace, &key, deadline, None, decide).await {
+            Err(LedgerError::NotFound { .. }) => {
+                Err(LedgerError::NotFound { report_kept: Some(kept) })
+            }
+            changed => changed.map(|changed| changed.stored),
+        }
     }
 
     async fn keep_orphan(
@@ -195,10 +177,6 @@ impl Ledger {
         }
         Ok(kept)
     }
-}
-
-fn granted_at(intent: &Intent) -> Timestamp {
-    intent.current().map_or(intent.created_at, |attempt| attempt.granted_at)
 }
 
 fn orphan_event() -> Event {

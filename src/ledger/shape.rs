@@ -217,7 +217,7 @@ impl ReportedResult {
         }
         let mut sha256 = [0; 32];
         let lower = !self.sha256.bytes().any(|byte| byte.is_ascii_uppercase());
-        if !lower || hex::decode_to_slice(&self.sha256, &mut sha256).is_err() {
+        if !lower || const_hex::decode_to_slice(&self.sha256, &mut sha256).is_err() {
             return Err(invalid("result_sha256", "must be 64 lower-case hexadecimal digits"));
         }
         let whole = ResultBody::reported(self.bytes.clone(), String::new(), None, u64::MAX);

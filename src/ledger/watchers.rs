@@ -76,7 +76,7 @@ impl Watchers {
         };
         for ids in ids.chunks(POLL_ROWS_MAX) {
             match store.versions(ids).await {
-                Ok(versions) => {
+                Ok((_, versions)) => {
                     for (id, version) in ids.iter().zip(versions) {
                         self.wake(*id, version.unwrap_or(0));
                     }

@@ -3,20 +3,25 @@
 //! A writer takes whatever is queued the moment it is free: no timer, so a lone caller waits for
 //! nobody, and a crowd shares its commits. The writers outlive every request, so that neither a
 //! time-out nor a lost client reaches a running COMMIT.
+//!
+//! Of several writes to one row only the first is written. The others are its repeats: they are
+//! told what the row is now, and decide again. A row that somebody else's transaction holds leaves
+//! its batch and is waited for alone.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, VecDeque, hash_map::Entry},
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
-use tokio::sync::{Mutex as AsyncMutex, mpsc, oneshot};
-use tokio_util::task::TaskTracker;
+use tokio::sync::{Notify, Semaphore, oneshot};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
 
-use super::{LedgerError, LedgerOptions, watchers::Watchers};
+use super::{LedgerError, LedgerOptions, Reading, watchers::Watchers};
 use crate::{
     clock::Deadline,
-    store::{Store, StoreError, Write, Written},
+    store::{LOCK_WAIT, Store, StoreError, Stored, Write, Written},
 };
 
 /// Rows in one statement: past this a batch gains little and its last caller waits longer.
@@ -26,15 +31,41 @@ pub(super) const BATCH_ROWS_MAX: usize = 256;
 /// once than after its own deadline.
 pub(super) const QUEUE_MAX: usize = 8192;
 
+/// How many writers there are, where the store can use them. Two fill each other's waits for the
+/// disk; more only shrink the batches.
+pub(super) const WRITERS: usize = 2;
+
+/// How long each row of a batch is tried for, once one of them has turned out to be locked.
+const SHORT_LOCK_WAIT: Duration = Duration::from_millis(10);
+
+/// How long a locked row is waited for on its own.
+const LONG_LOCK_WAIT: Duration = Duration::from_secs(5);
+
+/// How many locked rows are waited for at once: each keeps a connection busy.
+const ALONE_MAX: usize = 4;
+
+/// What became of a write.
+#[derive(Debug, Clone)]
+pub(super) enum Outcome {
+    /// It is durable; this is the row since.
+    Done(Reading),
+    /// Another write came first; where it was this server's, this is the row since.
+    Missed(Option<Reading>),
+    /// Another policy version is active.
+    PolicyMoved,
+}
+
+type Answer = Result<Outcome, LedgerError>;
+
 struct Job {
     write: Write,
     deadline: Deadline,
-    answer: oneshot::Sender<Result<Written, LedgerError>>,
+    answer: oneshot::Sender<Answer>,
 }
 
 /// The queue in front of the writers.
 pub(super) struct WriteBatcher {
-    queue: Mutex<Option<mpsc::Sender<Job>>>,
+    queue: Arc<Queue>,
 }
 
 impl WriteBatcher {
@@ -44,120 +75,294 @@ impl WriteBatcher {
         options: &LedgerOptions,
         tasks: &TaskTracker,
     ) -> Self {
-        let (sender, receiver) = mpsc::channel(options.queue_max);
-        let receiver = Arc::new(AsyncMutex::new(receiver));
-        for _ in 0..store.writers() {
-            let writer = Writer {
-                store: Arc::clone(store),
-                watchers: Arc::clone(watchers),
-                rows_max: options.batch_rows_max,
-            };
-            tasks.spawn(writer.run(Arc::clone(&receiver)));
+        let queue = Arc::new(Queue {
+            waiting: Mutex::default(),
+            some: Notify::new(),
+            many: Notify::new(),
+            closed: CancellationToken::new(),
+            queue_max: options.queue_max,
+            rows_max: options.batch_rows_max,
+        });
+        let writer = Arc::new(Writer {
+            store: Arc::clone(store),
+            watchers: Arc::clone(watchers),
+            held: Mutex::default(),
+            alone: Semaphore::new(ALONE_MAX),
+            tasks: tasks.clone(),
+        });
+        tasks.spawn(Arc::clone(&writer).run(Arc::clone(&queue)));
+        for _ in 1..options.writers.min(store.writers()) {
+            tasks.spawn(Arc::clone(&writer).help(Arc::clone(&queue)));
         }
-        Self { queue: Mutex::new(Some(sender)) }
+        Self { queue }
     }
 
     /// Writes one row; answers once it is durable, or is known not to be.
-    pub(super) async fn write(
-        &self,
-        write: Write,
-        deadline: Deadline,
-    ) -> Result<Written, LedgerError> {
+    pub(super) async fn write(&self, write: Write, deadline: Deadline) -> Answer {
         let (answer, answered) = oneshot::channel();
-        let queue = self.queue.lock().expect("no panic holds this lock").clone();
-        let queue = queue.ok_or(LedgerError::Stopping)?;
-        queue.try_send(Job { write, deadline, answer }).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => LedgerError::QueueFull,
-            mpsc::error::TrySendError::Closed(_) => LedgerError::Stopping,
-        })?;
-        drop(queue);
+        self.queue.push(Job { write, deadline, answer })?;
         answered.await.unwrap_or(Err(LedgerError::Stopping))
     }
 
     /// Takes nothing more; the writers end once the queue is empty.
     pub(super) fn close(&self) {
-        self.queue.lock().expect("no panic holds this lock").take();
+        self.queue.closed.cancel();
+    }
+}
+
+struct Queue {
+    waiting: Mutex<VecDeque<Job>>,
+    /// Something waits.
+    some: Notify,
+    /// A whole batch waits.
+    many: Notify,
+    closed: CancellationToken,
+    queue_max: usize,
+    rows_max: usize,
+}
+
+impl Queue {
+    fn push(&self, job: Job) -> Result<(), LedgerError> {
+        let mut waiting = self.waiting.lock().expect("no panic holds this lock");
+        // Under the lock, so that a writer's last look at a closed queue finds the last job.
+        if self.closed.is_cancelled() {
+            return Err(LedgerError::Stopping);
+        }
+        if waiting.len() >= self.queue_max {
+            return Err(LedgerError::QueueFull);
+        }
+        waiting.push_back(job);
+        let many = waiting.len() >= self.rows_max;
+        drop(waiting);
+        self.some.notify_one();
+        if many {
+            self.many.notify_one();
+        }
+        Ok(())
+    }
+
+    /// The next batch, or nothing where fewer than `least` wait.
+    fn take(&self, least: usize) -> Vec<Job> {
+        let mut waiting = self.waiting.lock().expect("no panic holds this lock");
+        if waiting.len() < least {
+            return Vec::new();
+        }
+        let count = waiting.len().min(self.rows_max);
+        waiting.drain(..count).collect()
     }
 }
 
 struct Writer {
     store: Arc<dyn Store>,
     watchers: Arc<Watchers>,
-    rows_max: usize,
+    /// Rows that are waited for alone, and what has come for them since.
+    held: Mutex<HashMap<Uuid, Vec<Job>>>,
+    alone: Semaphore,
+    tasks: TaskTracker,
 }
 
 impl Writer {
-    async fn run(self, receiver: Arc<AsyncMutex<mpsc::Receiver<Job>>>) {
-        let mut jobs = Vec::with_capacity(self.rows_max);
+    /// Writes what waits.
+    async fn run(self: Arc<Self>, queue: Arc<Queue>) {
         loop {
-            let received = receiver.lock().await.recv_many(&mut jobs, self.rows_max).await;
-            if received == 0 {
-                return;
-            }
-            let mut waiting = std::mem::take(&mut jobs);
-            while !waiting.is_empty() {
-                let (batch, repeats) = one_per_row(waiting);
+            // Read before the look: what was pushed before the queue was closed is then found.
+            let closed = queue.closed.is_cancelled();
+            let batch = queue.take(1);
+            if !batch.is_empty() {
                 self.write(batch).await;
-                waiting = repeats;
-            }
-        }
-    }
-
-    async fn write(&self, batch: Vec<Job>) {
-        let (late, batch): (Vec<_>, Vec<_>) =
-            batch.into_iter().partition(|job| job.deadline.has_passed());
-        for job in late {
-            job.answer.send(Err(LedgerError::DeadlinePassed)).ok();
-        }
-        if batch.is_empty() {
-            return;
-        }
-        let (writes, answers): (Vec<Write>, Vec<_>) =
-            batch.into_iter().map(|job| (job.write, job.answer)).unzip();
-        match self.store.write(&writes).await {
-            Err(StoreError::Rejected(_)) if writes.len() > 1 => {
-                // One row is poisonous: each for itself, so that only that one fails.
-                for (write, answer) in writes.into_iter().zip(answers) {
-                    let written = self.store.write(std::slice::from_ref(&write)).await;
-                    self.answer(&[write], vec![answer], written);
+            } else if closed {
+                return;
+            } else {
+                tokio::select! {
+                    () = queue.some.notified() => {}
+                    () = queue.closed.cancelled() => {}
                 }
             }
-            written => self.answer(&writes, answers, written),
         }
     }
 
-    fn answer(
-        &self,
-        writes: &[Write],
-        answers: Vec<oneshot::Sender<Result<Written, LedgerError>>>,
-        written: Result<Vec<Written>, StoreError>,
-    ) {
-        match written {
+    /// Helps out while the queue holds whole batches: two halves cost more than one whole.
+    async fn help(self: Arc<Self>, queue: Arc<Queue>) {
+        while !queue.closed.is_cancelled() {
+            let batch = queue.take(queue.rows_max);
+            if batch.is_empty() {
+                tokio::select! {
+                    () = queue.many.notified() => {}
+                    () = queue.closed.cancelled() => {}
+                }
+            } else {
+                self.write(batch).await;
+            }
+        }
+    }
+
+    async fn write(self: &Arc<Self>, jobs: Vec<Job>) {
+        let Batch { writes, answers, mut repeats } = self.batch_of(jobs);
+        if writes.is_empty() {
+            return;
+        }
+        match self.store.write(&writes, LOCK_WAIT).await {
+            Err(StoreError::Rejected(_)) if writes.len() > 1 => {
+                // One row is poisonous: each for itself, so that only that one fails.
+                self.write_singly(writes, answers, repeats, LOCK_WAIT).await;
+            }
+            Err(StoreError::Locked(_)) => {
+                self.write_singly(writes, answers, repeats, SHORT_LOCK_WAIT).await;
+            }
             Ok(written) => {
-                for ((write, answer), written) in writes.iter().zip(answers).zip(written) {
-                    if matches!(written, Written::Done { .. }) {
-                        self.watchers.wake(write.row_id(), write.version_after());
-                    }
-                    answer.send(Ok(written)).ok();
+                let answers = answers.into_iter().map(|(answer, _)| answer);
+                for ((write, answer), written) in writes.into_iter().zip(answers).zip(written) {
+                    let repeats = repeats.remove(&write.row_id()).unwrap_or_default();
+                    self.answer(write, answer, repeats, written);
                 }
             }
             Err(error) => {
-                tracing::warn!(
-                    error = %super::error::chain(&error),
-                    rows = writes.len(),
-                    "a batch was not written",
-                );
-                let error = LedgerError::from(error);
-                for answer in answers {
+                let error = refused(error, writes.len());
+                let answers = answers.into_iter().map(|(answer, _)| answer);
+                let repeats = repeats.into_values().flatten().map(|job| job.answer);
+                for answer in answers.chain(repeats) {
                     answer.send(Err(error.clone())).ok();
                 }
             }
         }
     }
+
+    /// What of these jobs goes into one statement: whose deadline has not passed, whose row is not
+    /// locked, and of several for one row the first.
+    fn batch_of(&self, jobs: Vec<Job>) -> Batch {
+        let mut held = self.held.lock().expect("no panic holds this lock");
+        let mut batch = Batch::default();
+        let mut seen: HashMap<Uuid, Vec<Job>> = HashMap::with_capacity(jobs.len());
+        for job in jobs {
+            let id = job.write.row_id();
+            if job.deadline.has_passed() {
+                job.answer.send(Err(LedgerError::DeadlinePassed)).ok();
+            } else if let Some(waiting) = held.get_mut(&id) {
+                waiting.push(job);
+            } else {
+                match seen.entry(id) {
+                    Entry::Occupied(mut repeats) => repeats.get_mut().push(job),
+                    Entry::Vacant(first) => {
+                        first.insert(Vec::new());
+                        batch.writes.push(job.write);
+                        batch.answers.push((job.answer, job.deadline));
+                    }
+                }
+            }
+        }
+        seen.retain(|_, repeats| !repeats.is_empty());
+        batch.repeats = seen;
+        batch
+    }
+
+    /// Each row by itself; one that is locked is waited for elsewhere.
+    async fn write_singly(
+        self: &Arc<Self>,
+        writes: Vec<Write>,
+        answers: Vec<(oneshot::Sender<Answer>, Deadline)>,
+        mut repeats: HashMap<Uuid, Vec<Job>>,
+        lock_wait: Duration,
+    ) {
+        for (write, (answer, deadline)) in writes.into_iter().zip(answers) {
+            let repeats = repeats.remove(&write.row_id()).unwrap_or_default();
+            match self.store.write(std::slice::from_ref(&write), lock_wait).await {
+                Err(StoreError::Locked(_)) => {
+                    let mut held = self.held.lock().expect("no panic holds this lock");
+                    held.insert(write.row_id(), repeats);
+                    drop(held);
+                    let job = Job { write, deadline, answer };
+                    self.tasks.spawn(Arc::clone(self).write_alone(job));
+                }
+                written => self.answer_one(write, answer, repeats, written),
+            }
+        }
+    }
+
+    /// Waits for a locked row, beside the batches; then answers what has come for it since.
+    async fn write_alone(self: Arc<Self>, mut job: Job) {
+        loop {
+            let Job { write, deadline, answer } = job;
+            let id = write.row_id();
+            let room = self.alone.acquire().await;
+            if !deadline.has_passed() {
+                let lock_wait = deadline.left(LONG_LOCK_WAIT);
+                let written = self.store.write(std::slice::from_ref(&write), lock_wait).await;
+                drop(room);
+                let repeats = self.held.lock().expect("no panic holds this lock").remove(&id);
+                self.answer_one(write, answer, repeats.unwrap_or_default(), written);
+                return;
+            }
+            drop(room);
+            answer.send(Err(LedgerError::DeadlinePassed)).ok();
+            // Whoever came next may still have time.
+            let mut held = self.held.lock().expect("no panic holds this lock");
+            match held.get_mut(&id).filter(|repeats| !repeats.is_empty()) {
+                Some(repeats) => job = repeats.remove(0),
+                None => {
+                    held.remove(&id);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn answer_one(
+        &self,
+        write: Write,
+        answer: oneshot::Sender<Answer>,
+        repeats: Vec<Job>,
+        written: Result<Vec<Written>, StoreError>,
+    ) {
+        match written {
+            Ok(written) => {
+                let written = written.into_iter().next().unwrap_or(Written::Missed);
+                self.answer(write, answer, repeats, written);
+            }
+            Err(error) => {
+                let error = refused(error, 1);
+                for answer in std::iter::once(answer).chain(repeats.into_iter().map(|it| it.answer))
+                {
+                    answer.send(Err(error.clone())).ok();
+                }
+            }
+        }
+    }
+
+    fn answer(
+        &self,
+        mut write: Write,
+        answer: oneshot::Sender<Answer>,
+        repeats: Vec<Job>,
+        written: Written,
+    ) {
+        let (own, of_repeats) = match written {
+            Written::Done { at } => {
+                let version = write.version_after();
+                self.watchers.wake(write.row_id(), version);
+                write.stamp(at);
+                let stored = Arc::new(Stored { intent: *write.intent, version });
+                let row = Reading { now: at, stored };
+                (Outcome::Done(row.clone()), Outcome::Missed(Some(row)))
+            }
+            Written::Missed => (Outcome::Missed(None), Outcome::Missed(None)),
+            Written::PolicyMoved => (Outcome::PolicyMoved, Outcome::Missed(None)),
+        };
+        answer.send(Ok(own)).ok();
+        for repeat in repeats {
+            repeat.answer.send(Ok(of_repeats.clone())).ok();
+        }
+    }
 }
 
-/// The first job of every row, and the rest, both in the order of arrival.
-fn one_per_row(jobs: Vec<Job>) -> (Vec<Job>, Vec<Job>) {
-    let mut seen: HashSet<Uuid> = HashSet::with_capacity(jobs.len());
-    jobs.into_iter().partition(|job| seen.insert(job.write.row_id()))
+/// Writes to different rows, with whom to answer, and their repeats.
+#[derive(Default)]
+struct Batch {
+    writes: Vec<Write>,
+    answers: Vec<(oneshot::Sender<Answer>, Deadline)>,
+    repeats: HashMap<Uuid, Vec<Job>>,
+}
+
+fn refused(error: StoreError, rows: usize) -> LedgerError {
+    tracing::warn!(error = %super::error::chain(&error), rows, "a batch was not written");
+    LedgerError::from(error)
 }

@@ -9,7 +9,7 @@ use crate::domain::{
     canonical_json::{Json, JsonError},
     decision::{BeginCall, Candidate, Decision, Facts, decide, decide_unrecorded},
     fingerprint::{Fingerprint, fingerprint},
-    identity::{Call, IdentityError, Key, KeyBasis, identify},
+    identity::{Call, IdentityError, Key, KeyBasis, downstream_digest, identify},
     intent::RecipeVersion,
     time::Timestamp,
     tool::{Class, ToolPolicy},
@@ -149,7 +149,8 @@ fn candidate(
     warnings.extend((basis == KeyBasis::StepArguments).then_some("weak_key"));
     let recipe = RecipeVersion { policy: policy.version(), hash: rule.recipe.hash_version };
     let print = fingerprint(&rule.recipe, &[], &call, &key, basis);
-    Ok((Candidate { recipe, key, basis, print }, warnings))
+    let downstream = downstream_digest(&key, None, recipe.hash);
+    Ok((Candidate { recipe, key, downstream, basis, print }, warnings))
 }
 
 fn begin_call(sample: &Sample<'_>, arguments_json: &str) -> BeginCall {

@@ -1,68 +1,217 @@
-//! An intent as primitive columns, the same for every store.
+//! An intent as primitive columns, the same for every store, and what every statement says of them.
 //!
 //! What every ordinary effect needs has a column of its own. The rest is one JSON document,
 //! `details`, that is absent for most rows.
 
-use std::{collections::BTreeMap, fmt::Display};
+use std::{borrow::Cow, collections::BTreeMap, fmt::Display};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use super::{StoreError, Stored, Version, row_id};
+use super::{
+    StoreError, Stored, Version,
+    codes::{
+        basis_from_code, basis_to_code, fate_from_code, fate_to_code, granted_on_from_code,
+        granted_on_to_code, provenance_from_code, provenance_to_code, state_from_code,
+        state_to_code,
+    },
+};
 use crate::domain::{
     approval::Approval,
-    attempt::{Attempt, Failure, Fate, GrantedOn, Promise, ReportDigest},
+    attempt::{Attempt, Failure, Promise, ReportDigest},
     canonical_json::Pointer,
     event::{Event, Provenance},
     fingerprint::{ArgumentDigests, Fingerprint},
-    identity::{Key, KeyBasis, downstream_uuid},
-    intent::{Intent, Probing, RecipeVersion, ResultBody, Settlement, State},
+    identity::{Key, downstream_digest, downstream_uuid},
+    intent::{Intent, Probing, RecipeVersion, ResultBody, Settlement},
     time::Timestamp,
 };
 
-/// The columns of a row, in the types that both databases have.
+/// The columns of a row: borrowed from the intent to be written, or owned as they were read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Columns {
+pub(super) struct Columns<'a> {
     pub(super) id: Uuid,
     pub(super) version: Version,
-    pub(super) key: Vec<u8>,
+    pub(super) key: [u8; 32],
     pub(super) key_basis: i16,
     pub(super) policy_version: i32,
     pub(super) hash_version: i16,
-    pub(super) fingerprint: Vec<u8>,
-    pub(super) argument_digests: Vec<u8>,
-    pub(super) namespace: String,
-    pub(super) tool: String,
-    pub(super) run_id: String,
-    pub(super) step_id: String,
-    pub(super) tool_call_id: Option<String>,
+    pub(super) fingerprint: [u8; 32],
+    pub(super) argument_digests: Cow<'a, [u8]>,
+    pub(super) namespace: Cow<'a, str>,
+    pub(super) tool: Cow<'a, str>,
+    pub(super) run_id: Cow<'a, str>,
+    pub(super) step_id: Cow<'a, str>,
+    pub(super) tool_call_id: Option<Cow<'a, str>>,
     pub(super) created_at: i64,
     pub(super) state: i16,
     pub(super) attempt: i32,
     pub(super) attempt_id: Option<Uuid>,
-    pub(super) caller: Option<String>,
+    pub(super) caller: Option<Cow<'a, str>>,
     pub(super) granted_on: Option<i16>,
     pub(super) granted_at: Option<i64>,
     pub(super) lease_expires_at: Option<i64>,
     pub(super) extended: bool,
     pub(super) fate: Option<i16>,
     pub(super) reports: Option<Vec<u8>>,
-    pub(super) result: Option<Vec<u8>>,
-    pub(super) result_content_type: Option<String>,
-    pub(super) result_sha256: Option<Vec<u8>>,
+    pub(super) result: Option<Cow<'a, [u8]>>,
+    pub(super) result_content_type: Option<Cow<'a, str>>,
+    pub(super) result_sha256: Option<[u8; 32]>,
     pub(super) result_size: Option<i64>,
     pub(super) result_truncated: bool,
     pub(super) pruned: bool,
     pub(super) provenance: Option<i16>,
     pub(super) settled_at: Option<i64>,
-    pub(super) downstream_ref: Option<String>,
-    pub(super) downstream_key: Option<Vec<u8>>,
+    pub(super) downstream_ref: Option<Cow<'a, str>>,
+    pub(super) downstream_key: Option<Uuid>,
     pub(super) needs_attention: bool,
     pub(super) conflict: bool,
     pub(super) details: Option<String>,
     pub(super) replay_count: i64,
     pub(super) last_seen_at: Option<i64>,
+}
+
+/// A value of a column, in the types that both databases have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Value<'a> {
+    Null,
+    Bool(bool),
+    Int2(i16),
+    Int4(i32),
+    Int8(i64),
+    /// Microseconds since the Unix epoch.
+    Time(i64),
+    Uuid(Uuid),
+    Bytes(&'a [u8]),
+    Text(&'a str),
+}
+
+/// The type of a column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Bool,
+    Int2,
+    Int4,
+    Int8,
+    Time,
+    Uuid,
+    Bytes,
+    Text,
+}
+
+/// When a column is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    /// With the row, once.
+    Identity,
+    /// With the row, and by changes out of the ordinary.
+    Attempt,
+    /// By every settlement, and by changes out of the ordinary.
+    Settlement,
+    /// By changes out of the ordinary only.
+    Extra,
+}
+
+/// One column of `intents`.
+pub(super) struct Column {
+    pub(super) name: &'static str,
+    pub(super) kind: Kind,
+    pub(super) part: Part,
+    pub(super) of: for<'a> fn(&'a Columns<'_>) -> Value<'a>,
+}
+
+impl Column {
+    /// Whether an ordinary settlement leaves it alone.
+    fn survives_settlement(&self) -> bool {
+        self.part != Part::Settlement && self.name != "version"
+    }
+}
+
+/// Whether an ordinary settlement makes the one row out of the other.
+pub(super) fn differ_by_settlement(old: &Intent, new: &Intent) -> bool {
+    let (old, new) = (Columns::of(old, 0), Columns::of(new, 0));
+    COLUMNS
+        .iter()
+        .filter(|column| column.survives_settlement())
+        .all(|column| (column.of)(&old) == (column.of)(&new))
+}
+
+fn text<'a>(text: &'a Option<Cow<'_, str>>) -> Value<'a> {
+    text.as_deref().map_or(Value::Null, Value::Text)
+}
+
+fn bytes(bytes: Option<&[u8]>) -> Value<'_> {
+    bytes.map_or(Value::Null, Value::Bytes)
+}
+
+fn int2(number: Option<i16>) -> Value<'static> {
+    number.map_or(Value::Null, Value::Int2)
+}
+
+fn time(micros: Option<i64>) -> Value<'static> {
+    micros.map_or(Value::Null, Value::Time)
+}
+
+macro_rules! columns {
+    ($($part:ident $name:ident: $kind:ident = $of:expr;)+) => {
+        /// Every column that a write brings, in the order in which rows are read.
+        pub(super) const COLUMNS: &[Column] = &[$(Column {
+            name: stringify!($name),
+            kind: Kind::$kind,
+            part: Part::$part,
+            of: $of,
+        }),+];
+    };
+}
+
+columns! {
+    Identity id: Uuid = |row| Value::Uuid(row.id);
+    Attempt version: Int4 = |row| Value::Int4(signed(row.version));
+    Identity key: Bytes = |row| Value::Bytes(&row.key);
+    Identity key_basis: Int2 = |row| Value::Int2(row.key_basis);
+    Identity policy_version: Int4 = |row| Value::Int4(row.policy_version);
+    Identity hash_version: Int2 = |row| Value::Int2(row.hash_version);
+    Identity fingerprint: Bytes = |row| Value::Bytes(&row.fingerprint);
+    Identity argument_digests: Bytes = |row| Value::Bytes(&row.argument_digests);
+    Identity namespace: Text = |row| Value::Text(&row.namespace);
+    Identity tool: Text = |row| Value::Text(&row.tool);
+    Identity run_id: Text = |row| Value::Text(&row.run_id);
+    Identity step_id: Text = |row| Value::Text(&row.step_id);
+    Identity tool_call_id: Text = |row| text(&row.tool_call_id);
+    Identity created_at: Time = |row| Value::Time(row.created_at);
+    Settlement state: Int2 = |row| Value::Int2(row.state);
+    Attempt attempt: Int4 = |row| Value::Int4(row.attempt);
+    Attempt attempt_id: Uuid = |row| row.attempt_id.map_or(Value::Null, Value::Uuid);
+    Attempt caller: Text = |row| text(&row.caller);
+    Attempt granted_on: Int2 = |row| int2(row.granted_on);
+    Attempt granted_at: Time = |row| time(row.granted_at);
+    Attempt lease_expires_at: Time = |row| time(row.lease_expires_at);
+    Extra extended: Bool = |row| Value::Bool(row.extended);
+    Settlement fate: Int2 = |row| int2(row.fate);
+    Settlement reports: Bytes = |row| bytes(row.reports.as_deref());
+    Settlement result: Bytes = |row| bytes(row.result.as_deref());
+    Settlement result_content_type: Text = |row| text(&row.result_content_type);
+    Settlement result_sha256: Bytes = |row| bytes(row.result_sha256.as_ref().map(|it| &it[..]));
+    Settlement result_size: Int8 = |row| row.result_size.map_or(Value::Null, Value::Int8);
+    Extra result_truncated: Bool = |row| Value::Bool(row.result_truncated);
+    Extra pruned: Bool = |row| Value::Bool(row.pruned);
+    Settlement provenance: Int2 = |row| int2(row.provenance);
+    Settlement settled_at: Time = |row| time(row.settled_at);
+    Settlement downstream_ref: Text = |row| text(&row.downstream_ref);
+    Extra downstream_key: Uuid = |row| row.downstream_key.map_or(Value::Null, Value::Uuid);
+    Attempt needs_attention: Bool = |row| Value::Bool(row.needs_attention);
+    Extra conflict: Bool = |row| Value::Bool(row.conflict);
+    Attempt details: Text = |row| row.details.as_deref().map_or(Value::Null, Value::Text);
+}
+
+/// The counters of a row, which are read after [`COLUMNS`] and written behind.
+pub(super) const COUNTERS: [&str; 2] = ["replay_count", "last_seen_at"];
+
+/// The names of all columns, in the order in which rows are read.
+pub(super) fn names() -> String {
+    let names: Vec<&str> = COLUMNS.iter().map(|column| column.name).chain(COUNTERS).collect();
+    names.join(", ")
 }
 
 /// What ordinary effects do without.
@@ -90,52 +239,77 @@ struct Details {
     settled: Option<(String, String)>,
 }
 
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
-}
-
-impl Columns {
-    pub(super) fn of(intent: &Intent, version: Version) -> Self {
+impl Details {
+    /// The document of an intent; most have none, and what they have is not copied to find out.
+    fn of(intent: &Intent) -> Option<String> {
         let (current, past) = match intent.attempts.split_last() {
             Some((current, past)) => (Some(current), past),
             None => (None, [].as_slice()),
         };
+        let failure = current.and_then(|attempt| attempt.failure.as_ref());
+        let promise = current.map_or_else(Promise::default, |attempt| attempt.promise);
         let caller = current.map_or("", |attempt| attempt.caller.as_str());
-        let details = Details {
+        let settled = intent
+            .settlement
+            .as_ref()
+            .filter(|settled| settled.by != caller || !settled.note.is_empty());
+        let ordinary = intent.labels.is_empty()
+            && intent.free_text.is_empty()
+            && past.is_empty()
+            && failure.is_none()
+            && is_default(&promise)
+            && intent.attempts_forgiven == 0
+            && intent.approval.is_none()
+            && is_default(&intent.probing)
+            && settled.is_none();
+        if ordinary {
+            return None;
+        }
+        let details = Self {
             labels: intent.labels.clone(),
             free_text: intent.free_text.iter().map(ToString::to_string).collect(),
             past_attempts: past.to_vec(),
-            failure: current.and_then(|attempt| attempt.failure.clone()),
-            promise: current.map_or_else(Promise::default, |attempt| attempt.promise),
+            failure: failure.cloned(),
+            promise,
             attempts_forgiven: intent.attempts_forgiven,
             approval: intent.approval.clone(),
             probing: intent.probing.clone(),
-            settled: intent
-                .settlement
-                .as_ref()
-                .filter(|settled| settled.by != caller || !settled.note.is_empty())
-                .map(|settled| (settled.by.clone(), settled.note.clone())),
+            settled: settled.map(|settled| (settled.by.clone(), settled.note.clone())),
         };
+        Some(serde_json::to_string(&details).expect("details are plain data"))
+    }
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+impl<'a> Columns<'a> {
+    pub(super) fn of(intent: &'a Intent, version: Version) -> Self {
+        let current = intent.current();
+        let named = |name: &'a str| Some(Cow::Borrowed(name)).filter(|name| !name.is_empty());
         let result = intent.result.as_ref();
+        // What the bytes tell is not stored beside them.
+        let digested = result.filter(|result| result.bytes.is_none() || result.truncated);
         Self {
-            id: row_id(&intent.key, intent.recipe.hash),
+            id: intent.id(),
             version,
-            key: intent.key.as_bytes().to_vec(),
+            key: *intent.key.as_bytes(),
             key_basis: basis_to_code(intent.key_basis),
             policy_version: signed(intent.recipe.policy),
             hash_version: i16::try_from(intent.recipe.hash).unwrap_or(i16::MAX),
-            fingerprint: intent.fingerprint.as_bytes().to_vec(),
-            argument_digests: intent.digests.encode(),
-            namespace: intent.namespace.clone(),
-            tool: intent.tool.clone(),
-            run_id: intent.run_id.clone(),
-            step_id: intent.step_id.clone(),
-            tool_call_id: Some(intent.tool_call_id.clone()).filter(|id| !id.is_empty()),
+            fingerprint: *intent.fingerprint.as_bytes(),
+            argument_digests: Cow::Borrowed(intent.digests.as_bytes()),
+            namespace: Cow::Borrowed(&intent.namespace),
+            tool: Cow::Borrowed(&intent.tool),
+            run_id: Cow::Borrowed(&intent.run_id),
+            step_id: Cow::Borrowed(&intent.step_id),
+            tool_call_id: named(&intent.tool_call_id),
             created_at: intent.created_at.micros(),
             state: state_to_code(intent.state),
             attempt: current.map_or(0, |attempt| signed(attempt.number)),
             attempt_id: current.map(|attempt| attempt.id),
-            caller: current.map(|attempt| attempt.caller.clone()).filter(|name| !name.is_empty()),
+            caller: current.and_then(|attempt| named(&attempt.caller)),
             granted_on: current.map(|attempt| granted_on_to_code(attempt.granted_on)),
             granted_at: current.map(|attempt| attempt.granted_at.micros()),
             lease_expires_at: current.map(|attempt| attempt.lease_expires_at.micros()),
@@ -144,12 +318,10 @@ impl Columns {
             reports: current
                 .map(|attempt| attempt.reports.concat())
                 .filter(|reports| !reports.is_empty()),
-            result: result.and_then(|result| result.bytes.clone()),
-            result_content_type: result
-                .map(|result| result.content_type.clone())
-                .filter(|media_type| !media_type.is_empty()),
-            result_sha256: result.map(|result| result.sha256.to_vec()),
-            result_size: result.map(|result| i64::try_from(result.size).unwrap_or(i64::MAX)),
+            result: result.and_then(|result| result.bytes.as_deref()).map(Cow::Borrowed),
+            result_content_type: result.and_then(|result| named(&result.content_type)),
+            result_sha256: digested.map(|result| result.sha256),
+            result_size: digested.map(|it| i64::try_from(it.size).unwrap_or(i64::MAX)),
             result_truncated: result.is_some_and(|result| result.truncated),
             pruned: intent.pruned,
             provenance: intent
@@ -157,16 +329,15 @@ impl Columns {
                 .as_ref()
                 .map(|settled| provenance_to_code(settled.provenance)),
             settled_at: intent.settled_at.map(Timestamp::micros),
-            downstream_ref: intent.downstream_ref.clone(),
+            downstream_ref: intent.downstream_ref.as_deref().map(Cow::Borrowed),
             downstream_key: current
                 .filter(|attempt| attempt.promise.key_attempt.is_some())
-                .map(|attempt| attempt.downstream_digest(&intent.key, intent.recipe.hash))
+                .map(|attempt| intent.downstream_digest(attempt))
                 // The UUID form, which both forms of the key tell.
-                .map(|digest| downstream_uuid(digest).as_bytes().to_vec()),
+                .map(downstream_uuid),
             needs_attention: intent.needs_attention,
             conflict: intent.conflict,
-            details: (details != Details::default())
-                .then(|| serde_json::to_string(&details).expect("details are plain data")),
+            details: Details::of(intent),
             replay_count: i64::try_from(intent.replay_count).unwrap_or(i64::MAX),
             last_seen_at: intent.last_seen_at.map(Timestamp::micros),
         }
@@ -178,7 +349,8 @@ impl Columns {
             None => Details::default(),
         };
         let mut attempts = details.past_attempts;
-        let caller = self.caller.clone().unwrap_or_default();
+        let owned = |text: Option<Cow<'_, str>>| text.map_or_else(String::new, Cow::into_owned);
+        let caller = owned(self.caller);
         if let Some(id) = self.attempt_id {
             attempts.push(Attempt {
                 id,
@@ -197,15 +369,23 @@ impl Columns {
                 promise: details.promise,
             });
         }
-        let result = match (self.result_sha256, self.result_size) {
-            (Some(sha256), Some(size)) => Some(ResultBody {
-                bytes: self.result,
-                content_type: self.result_content_type.unwrap_or_default(),
-                sha256: fixed("result_sha256", &sha256)?,
+        let result = match (self.result.map(Cow::into_owned), self.result_sha256, self.result_size)
+        {
+            (Some(bytes), None, None) => Some(ResultBody::reported(
+                Some(bytes),
+                owned(self.result_content_type),
+                None,
+                u64::MAX,
+            )),
+            (bytes, Some(sha256), Some(size)) => Some(ResultBody {
+                bytes,
+                content_type: owned(self.result_content_type),
+                sha256,
                 size: u64::try_from(size).unwrap_or(0),
                 truncated: self.result_truncated,
             }),
-            _ => None,
+            (None, None, None) => None,
+            _ => return Err(corrupt("result_sha256", "and result_size go together")),
         };
         let settlement = match self.provenance {
             Some(code) => {
@@ -215,20 +395,25 @@ impl Columns {
             None => None,
         };
         let intent = Intent {
-            namespace: self.namespace,
-            key: Key::from_bytes(fixed("key", &self.key)?),
+            namespace: self.namespace.into_owned(),
+            downstream: downstream_digest(
+                &Key::from_bytes(self.key),
+                None,
+                unsigned(i32::from(self.hash_version)),
+            ),
+            key: Key::from_bytes(self.key),
             key_basis: basis_from_code(self.key_basis)?,
             recipe: RecipeVersion {
                 policy: unsigned(self.policy_version),
                 hash: unsigned(i32::from(self.hash_version)),
             },
-            fingerprint: Fingerprint::from_bytes(fixed("fingerprint", &self.fingerprint)?),
-            digests: ArgumentDigests::decode(&self.argument_digests)
+            fingerprint: Fingerprint::from_bytes(self.fingerprint),
+            digests: ArgumentDigests::from_bytes(self.argument_digests.into_owned())
                 .map_err(|error| corrupt("argument_digests", error))?,
-            tool: self.tool,
-            run_id: self.run_id,
-            step_id: self.step_id,
-            tool_call_id: self.tool_call_id.unwrap_or_default(),
+            tool: self.tool.into_owned(),
+            run_id: self.run_id.into_owned(),
+            step_id: self.step_id.into_owned(),
+            tool_call_id: owned(self.tool_call_id),
             labels: details.labels,
             free_text: details
                 .free_text
@@ -244,7 +429,7 @@ impl Columns {
             pruned: self.pruned,
             settlement,
             settled_at: self.settled_at.map(Timestamp::from_micros),
-            downstream_ref: self.downstream_ref,
+            downstream_ref: self.downstream_ref.map(Cow::into_owned),
             needs_attention: self.needs_attention,
             conflict: self.conflict,
             probing: details.probing,
@@ -283,16 +468,12 @@ impl EventColumns {
     }
 }
 
-fn corrupt(column: &str, error: impl Display) -> StoreError {
+pub(super) fn corrupt(column: &str, error: impl Display) -> StoreError {
     StoreError::Corrupt(format!("{column}: {error}"))
 }
 
 fn present<T>(column: &str, value: Option<T>) -> Result<T, StoreError> {
     value.ok_or_else(|| corrupt(column, "is null beside an attempt"))
-}
-
-fn fixed<const N: usize>(column: &str, bytes: &[u8]) -> Result<[u8; N], StoreError> {
-    bytes.try_into().map_err(|_| corrupt(column, format!("is not {N} bytes long")))
 }
 
 fn reports_from(bytes: &[u8]) -> Result<Vec<ReportDigest>, StoreError> {
@@ -307,72 +488,3 @@ pub(super) fn signed(number: u32) -> i32 {
 pub(super) fn unsigned(number: i32) -> u32 {
     u32::try_from(number).unwrap_or(0)
 }
-
-/// The two directions of a code that is written to disk, from one table.
-macro_rules! codes {
-    ($type:ty, $to:ident, $from:ident, $($variant:ident = $code:literal),+ $(,)?) => {
-        pub(super) fn $to(value: $type) -> i16 {
-            match value { $(<$type>::$variant => $code),+ }
-        }
-
-        pub(super) fn $from(code: i16) -> Result<$type, StoreError> {
-            match code {
-                $($code => Ok(<$type>::$variant),)+
-                other => Err(corrupt(stringify!($type), format!("has no code {other}"))),
-            }
-        }
-    };
-}
-
-codes!(
-    State,
-    state_to_code,
-    state_from_code,
-    AwaitingApproval = 1,
-    Approved = 2,
-    Started = 3,
-    Unknown = 4,
-    Completed = 5,
-    Failed = 6,
-    Denied = 7,
-);
-codes!(
-    KeyBasis,
-    basis_to_code,
-    basis_from_code,
-    IdempotencyKey = 1,
-    BusinessIds = 2,
-    Policy = 3,
-    StepArguments = 4,
-);
-codes!(
-    GrantedOn,
-    granted_on_to_code,
-    granted_on_from_code,
-    New = 1,
-    Approved = 2,
-    Retry = 3,
-    NotExecuted = 4,
-    DownstreamDedupes = 5,
-    Fenced = 6,
-);
-codes!(
-    Fate,
-    fate_to_code,
-    fate_from_code,
-    Open = 1,
-    Executed = 2,
-    NotExecuted = 3,
-    NeverBegan = 4,
-    Unknown = 5,
-    Fenced = 6,
-);
-codes!(
-    Provenance,
-    provenance_to_code,
-    provenance_from_code,
-    Caller = 1,
-    Reconciler = 2,
-    Operator = 3,
-    Policy = 4,
-);

@@ -3,6 +3,7 @@
 //! A store moves rows: it inserts what is absent, hands back what is there, and replaces a row if
 //! its version is still the one that was read. The domain decides; SQL only guards.
 
+mod codes;
 mod columns;
 pub mod observed;
 pub mod postgres;
@@ -15,6 +16,7 @@ use thiserror::Error;
 use uuid::Uuid;
 
 use crate::domain::{
+    attempt::{Fate, GrantedOn},
     event::Event,
     identity::{Key, downstream_digest, downstream_uuid},
     intent::{Intent, State},
@@ -53,53 +55,49 @@ pub enum Expected {
     Version(Version),
 }
 
-/// Which of a row's times are those of the write itself.
-///
-/// The store's clock is the only clock. A new row is decided on before the store was asked for the
-/// time, and a settlement may be; the write shifts the times that the decision set by what has
-/// passed since, on its own clock. A further grant and a longer lease are decided on a reading and
-/// keep its time: shifted, a write that has waited would carry the lease past the end of a window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Stamps {
-    /// The row is new.
-    pub created: bool,
-    /// The current attempt is new.
-    pub granted: bool,
-    /// The current attempt's lease end was set.
-    pub leased: bool,
-    /// The settlement is new.
-    pub settled: bool,
+/// How much of a row a write changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// There was no row.
+    New,
+    /// Only what an ordinary settlement brings: state, fate, result, reference, and that it is
+    /// settled now. A store may write just that, and leave what it would have to repeat.
+    Settlement,
+    /// Anything else.
+    Other {
+        /// Whether the row is settled now.
+        settles: bool,
+    },
 }
 
 /// One row to write.
+///
+/// The store's clock is the only clock. A new row is decided on before the store was asked for the
+/// time, and a settlement may be; the write gives them its own time. A further grant and a longer
+/// lease are decided on a reading and keep its time: moved, a write that has waited would carry the
+/// lease past the end of a window.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Write {
+    id: Uuid,
     /// The row as it is to be.
-    pub intent: Intent,
+    pub intent: Box<Intent>,
     /// What must hold.
-    pub expected: Expected,
-    /// The time that the decision was made for.
-    pub decided_at: Timestamp,
-    /// Which times are the write's.
-    pub stamps: Stamps,
+    expected: Expected,
+    /// How much of the row that changes.
+    change: Change,
     /// Facts to keep beside the row; written only if the row is.
     pub events: Vec<Event>,
     /// The policy version that must still be active; `None` for writes that rest on no policy.
-    pub policy: Option<u32>,
+    policy: Option<u32>,
 }
 
 impl Write {
-    /// A row for a key that has none.
+    /// A row for a key that has none: created, and granted if it has an attempt, when it is written.
     ///
     /// Nobody can have reported on it yet, so a store need not write what only reports bring:
     /// result, settlement, references, conflict, or what a heartbeat changes.
-    pub fn insert(
-        intent: Intent,
-        events: Vec<Event>,
-        decided_at: Timestamp,
-        orphans_seen: bool,
-        policy: u32,
-    ) -> Self {
+    pub fn insert(intent: impl Into<Box<Intent>>, events: Vec<Event>, orphans_seen: bool) -> Self {
+        let intent: Box<Intent> = intent.into();
         debug_assert!(
             intent.result.is_none()
                 && !intent.pruned
@@ -107,41 +105,48 @@ impl Write {
                 && intent.settled_at.is_none()
                 && intent.downstream_ref.is_none()
                 && !intent.conflict
+                && intent.attempts.len() <= 1
                 && intent.attempts.iter().all(|attempt| {
-                    !attempt.extended
+                    attempt.number == 1
+                        && attempt.granted_on == GrantedOn::New
+                        && attempt.granted_at == intent.created_at
+                        && attempt.fate == Fate::Open
+                        && !attempt.extended
                         && attempt.reports.is_empty()
                         && attempt.promise.key_attempt.is_none()
                 }),
             "nobody has reported on a new row"
         );
-        let attempted = intent.current().is_some();
-        let stamps =
-            Stamps { created: true, granted: attempted, leased: attempted, settled: false };
         Self {
+            id: intent.id(),
+            // Made under the policy that decided.
+            policy: Some(intent.recipe.policy),
             intent,
             expected: Expected::Absent { orphans_seen },
-            decided_at,
-            stamps,
+            change: Change::New,
             events,
-            policy: Some(policy),
         }
     }
 
     /// A row in place of one that was read.
     pub fn replace(
         old: &Stored,
-        intent: Intent,
+        intent: impl Into<Box<Intent>>,
         events: Vec<Event>,
-        decided_at: Timestamp,
         policy: Option<u32>,
     ) -> Self {
-        let settled = intent.settled_at.is_some() && intent.settled_at != old.intent.settled_at;
-        let stamps = Stamps { settled, ..Stamps::default() };
+        let intent: Box<Intent> = intent.into();
+        let settles = intent.settled_at.is_some() && intent.settled_at != old.intent.settled_at;
+        let change = if settles && columns::differ_by_settlement(&old.intent, &intent) {
+            Change::Settlement
+        } else {
+            Change::Other { settles }
+        };
         Self {
+            id: intent.id(),
             intent,
             expected: Expected::Version(old.version),
-            decided_at,
-            stamps,
+            change,
             events,
             policy,
         }
@@ -149,7 +154,7 @@ impl Write {
 
     /// The id of the row.
     pub fn row_id(&self) -> Uuid {
-        row_id(&self.intent.key, self.intent.recipe.hash)
+        self.id
     }
 
     /// The version that the row has after this write.
@@ -160,27 +165,21 @@ impl Write {
         }
     }
 
-    /// The intent with the times that the write gives it at `now`.
-    pub fn stamped(&self, now: Timestamp) -> Intent {
-        let shift = |time: Timestamp| {
-            Timestamp::from_micros(now.micros() + time.micros() - self.decided_at.micros())
-        };
-        let mut intent = self.intent.clone();
-        if self.stamps.created {
-            intent.created_at = shift(intent.created_at);
-        }
-        if self.stamps.settled {
-            intent.settled_at = intent.settled_at.map(shift);
-        }
-        if let Some(attempt) = intent.attempts.last_mut() {
-            if self.stamps.granted {
-                attempt.granted_at = shift(attempt.granted_at);
+    /// Gives the intent the times of the write: what it is once it has been written at `now`.
+    pub fn stamp(&mut self, now: Timestamp) {
+        match self.change {
+            Change::New => {
+                self.intent.created_at = now;
+                if let Some(attempt) = self.intent.attempts.last_mut() {
+                    attempt.lease_expires_at = now + attempt.lease();
+                    attempt.granted_at = now;
+                }
             }
-            if self.stamps.leased {
-                attempt.lease_expires_at = shift(attempt.lease_expires_at);
+            Change::Settlement | Change::Other { settles: true } => {
+                self.intent.settled_at = Some(now);
             }
+            Change::Other { settles: false } => {}
         }
-        intent
     }
 
     /// The events with the time of the write.
@@ -334,6 +333,9 @@ pub enum StoreError {
     /// The store refused one of the rows; nothing was written.
     #[error("write to the store")]
     Rejected(#[source] BoxError),
+    /// Somebody else's open transaction holds one of the rows; nothing was written.
+    #[error("wait for a row that somebody else's transaction holds")]
+    Locked(#[source] BoxError),
     /// A row cannot be understood.
     #[error("understand a stored row: {0}")]
     Corrupt(String),
@@ -451,8 +453,13 @@ pub trait Store: Send + Sync + 'static {
     async fn now(&self) -> Result<Timestamp, StoreError>;
 
     /// After it returns, every write that is `Done` is durable, together with its events, and no
-    /// other has left a trace. No two writes of one call may be for the same row.
-    async fn write(&self, writes: &[Write]) -> Result<Vec<Written>, StoreError>;
+    /// other has left a trace. No two writes of one call may be for the same row. Rows that are
+    /// locked by somebody else's transaction are waited for no longer than `lock_wait`.
+    async fn write(
+        &self,
+        writes: &[Write],
+        lock_wait: Duration,
+    ) -> Result<Vec<Written>, StoreError>;
 
     /// The rows of these keys; another namespace's row counts as absent.
     async fn find(&self, keys: &[RowKey]) -> Result<Found, StoreError>;
@@ -464,8 +471,10 @@ pub trait Store: Send + Sync + 'static {
         reference: &Reference,
     ) -> Result<Option<Stored>, StoreError>;
 
-    /// The versions of these rows: what a waiter polls.
-    async fn versions(&self, ids: &[Uuid]) -> Result<Vec<Option<Version>>, StoreError>;
+    /// The versions of these rows, and the store's time: what a waiter polls, and what tells that a
+    /// row is still as it was read.
+    async fn versions(&self, ids: &[Uuid])
+    -> Result<(Timestamp, Vec<Option<Version>>), StoreError>;
 
     /// A page of rows, newest first.
     async fn list(
@@ -508,7 +517,7 @@ pub trait Store: Send + Sync + 'static {
     /// Settings, time and the oldest unsettled intent.
     async fn diagnose(&self) -> Result<Diagnosis, StoreError>;
 
-    /// How many writers make sense beside each other.
+    /// How many writers can work beside each other.
     fn writers(&self) -> usize;
 }
 
@@ -517,3 +526,7 @@ pub const ORPHANS_PER_NAMESPACE_MAX: usize = 10_000;
 
 /// How long a connection may take to be made before the store is [`StoreError::Unavailable`].
 pub const CONNECTION_WAIT_MAX: Duration = Duration::from_secs(2);
+
+/// How long a batch waits for a row that somebody else's transaction holds. A rival's commit is a
+/// matter of milliseconds; what takes longer is for the one row to wait for, not for its batch.
+pub const LOCK_WAIT: Duration = Duration::from_millis(250);

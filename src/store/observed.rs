@@ -1,6 +1,6 @@
 //! Any store, with its writes measured. No behaviour of its own.
 
-use std::{error::Error, sync::Arc};
+use std::{error::Error, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use tracing::Instrument;
@@ -25,10 +25,14 @@ impl Store for Observed {
         self.0.now().await
     }
 
-    async fn write(&self, writes: &[Write]) -> Result<Vec<Written>, StoreError> {
+    async fn write(
+        &self,
+        writes: &[Write],
+        lock_wait: Duration,
+    ) -> Result<Vec<Written>, StoreError> {
         let span = tracing::debug_span!("store.intent.write", rows = writes.len());
         let began = monotonic();
-        let written = self.0.write(writes).instrument(span).await;
+        let written = self.0.write(writes, lock_wait).instrument(span).await;
         metrics::batch(writes.len(), monotonic().duration_since(began));
         written
     }
@@ -51,7 +55,10 @@ impl Store for Observed {
         self.0.find_by_reference(namespace, reference).await
     }
 
-    async fn versions(&self, ids: &[Uuid]) -> Result<Vec<Option<Version>>, StoreError> {
+    async fn versions(
+        &self,
+        ids: &[Uuid],
+    ) -> Result<(Timestamp, Vec<Option<Version>>), StoreError> {
         self.0.versions(ids).await
     }
 

@@ -19,7 +19,7 @@ use crate::{
 };
 
 fn sha256(bytes: &[u8]) -> String {
-    hex::encode(Sha256::digest(bytes))
+    const_hex::encode(Sha256::digest(bytes))
 }
 
 on_both_stores! {

@@ -10,15 +10,15 @@ use intent_ledger::{
         decision::{BeginCall, Candidate, Decision, Facts, decide},
         event::{Event, EventKind, Provenance},
         fingerprint::fingerprint,
-        identity::{Call, HASH_VERSION, Recipe, downstream_uuid, identify},
+        identity::{Call, HASH_VERSION, Recipe, downstream_digest, downstream_uuid, identify},
         intent::{Intent, Probing, RecipeVersion, ResultBody, Settlement, State},
         time::Timestamp,
         tool::{ApprovalRule, ToolPolicy},
     },
     ids,
     store::{
-        Cursor, Filter, Found, ORPHANS_PER_NAMESPACE_MAX, OrphanFact, Reference, RowKey, Store,
-        Stored, StoredPolicies, StoredPolicy, Touch, Write, Written, row_id,
+        Cursor, Filter, Found, LOCK_WAIT, ORPHANS_PER_NAMESPACE_MAX, OrphanFact, Reference, RowKey,
+        Store, Stored, StoredPolicies, StoredPolicy, Touch, Write, Written, row_id,
     },
 };
 
@@ -48,6 +48,7 @@ fn started_in(namespace: &str, key: &str) -> Intent {
     let candidate = Candidate {
         recipe: RecipeVersion { policy: 0, hash: HASH_VERSION },
         key: identified.key,
+        downstream: downstream_digest(&identified.key, None, HASH_VERSION),
         basis: identified.basis,
         print: fingerprint(&recipe, &[], &call, &identified.key, identified.basis),
     };
@@ -76,7 +77,25 @@ fn started(key: &str) -> Intent {
 }
 
 fn insertion(intent: &Intent) -> Write {
-    Write::insert(intent.clone(), Vec::new(), DECIDED_AT, false, 0)
+    insertion_with(intent, Vec::new())
+}
+
+fn insertion_with(intent: &Intent, events: Vec<Event>) -> Write {
+    Write::insert(intent.clone(), events, false)
+}
+
+/// A new row that was decided under this policy.
+fn insertion_under(policy: u32, key: &str) -> Write {
+    let mut intent = started(key);
+    intent.recipe.policy = policy;
+    insertion(&intent)
+}
+
+/// The row that a write leaves.
+fn stamped(write: &Write, at: Timestamp) -> Intent {
+    let mut write = write.clone();
+    write.stamp(at);
+    *write.intent
 }
 
 fn fact(kind: EventKind, note: &str) -> Event {
@@ -117,7 +136,7 @@ fn done(written: Written) -> Timestamp {
 }
 
 async fn write(store: &dyn Store, write: &Write) -> Written {
-    let mut written = store.write(std::slice::from_ref(write)).await.unwrap();
+    let mut written = store.write(std::slice::from_ref(write), LOCK_WAIT).await.unwrap();
     assert_eq!(written.len(), 1);
     written.remove(0)
 }
@@ -132,7 +151,7 @@ async fn changed(store: &dyn Store, intent: &Intent, change: impl FnOnce(&mut In
     let read = insert(store, intent).await;
     let mut next = read.intent.clone();
     change(&mut next);
-    done(write(store, &Write::replace(&read, next, Vec::new(), DECIDED_AT, None)).await);
+    done(write(store, &Write::replace(&read, next, Vec::new(), None)).await);
     find(store, intent).await.expect("it was just written")
 }
 
@@ -166,7 +185,7 @@ on_both_stores! {
         let first = insertion(&intent);
         let at = done(write(&*store, &first).await);
         let stored = find(&*store, &intent).await.unwrap();
-        assert_eq!(stored, Stored { intent: first.stamped(at), version: 1 });
+        assert_eq!(stored, Stored { intent: stamped(&first, at), version: 1 });
         // A rival has the same key and another attempt.
         assert_eq!(write(&*store, &insertion(&started("k1"))).await, Written::Missed);
         assert_eq!(find(&*store, &intent).await, Some(stored));
@@ -177,16 +196,16 @@ on_both_stores! {
         let read = insert(&*store, &started("k1")).await;
         let mut next = read.intent.clone();
         next.state = State::Unknown;
-        let replacement = Write::replace(&read, next.clone(), Vec::new(), DECIDED_AT, None);
+        let replacement = Write::replace(&read, next.clone(), Vec::new(), None);
         done(write(&*store, &replacement).await);
         let second = find(&*store, &next).await.unwrap();
         assert_eq!((second.version, second.intent.state), (2, State::Unknown));
         assert_eq!(write(&*store, &replacement).await, Written::Missed, "the version has moved");
         let future = Stored { version: 3, ..second.clone() };
-        let write_ahead = Write::replace(&future, next.clone(), Vec::new(), DECIDED_AT, None);
+        let write_ahead = Write::replace(&future, next.clone(), Vec::new(), None);
         assert_eq!(write(&*store, &write_ahead).await, Written::Missed);
         let absent = Stored { intent: started("k2"), version: 1 };
-        let nothing = Write::replace(&absent, started("k2"), Vec::new(), DECIDED_AT, None);
+        let nothing = Write::replace(&absent, started("k2"), Vec::new(), None);
         assert_eq!(write(&*store, &nothing).await, Written::Missed, "there is no such row");
         assert_eq!(find(&*store, &next).await, Some(second));
     }
@@ -201,12 +220,12 @@ on_both_stores! {
         let stale = Stored { version: 9, ..stored_b.clone() };
         let batch = [
             insertion(&c),
-            Write::replace(&stale, b.clone(), Vec::new(), DECIDED_AT, None),
-            Write { policy: Some(5), ..insertion(&started("d")) },
-            Write::replace(&stored_a, unknown, Vec::new(), DECIDED_AT, Some(0)),
+            Write::replace(&stale, b.clone(), Vec::new(), None),
+            insertion_under(5, "d"),
+            Write::replace(&stored_a, unknown, Vec::new(), Some(0)),
             insertion(&started("e")),
         ];
-        let written = store.write(&batch).await.unwrap();
+        let written = store.write(&batch, LOCK_WAIT).await.unwrap();
         assert!(
             matches!(
                 written[..],
@@ -224,13 +243,13 @@ on_both_stores! {
         assert_eq!(find(&*store, &b).await, Some(stored_b));
         assert_eq!(find(&*store, &started("d")).await, None);
         assert!(find(&*store, &started("e")).await.is_some());
-        assert_eq!(store.write(&[]).await.unwrap(), []);
+        assert_eq!(store.write(&[], LOCK_WAIT).await.unwrap(), []);
     }
 
     async fn a_batch_of_hundreds_is_written_whole(kind) {
         let store = TestStore::new(kind).await.open().await;
         let batch: Vec<Write> = (0..300).map(|i| insertion(&started(&format!("k{i}")))).collect();
-        for written in store.write(&batch).await.unwrap() {
+        for written in store.write(&batch, LOCK_WAIT).await.unwrap() {
             done(written);
         }
         let keys: Vec<RowKey> = batch.iter().map(|write| key_of(&write.intent)).collect();
@@ -250,14 +269,14 @@ on_both_stores! {
         let mut next = read.intent.clone();
         next.state = State::Unknown;
         let events = vec![fact(EventKind::Superseded, "")];
-        let old = Write::replace(&read, next.clone(), events.clone(), DECIDED_AT, Some(0));
+        let old = Write::replace(&read, next.clone(), events.clone(), Some(0));
         assert_eq!(write(&*store, &old).await, Written::PolicyMoved);
         assert_eq!(find(&*store, &intent).await.as_ref(), Some(&read));
         assert_eq!(store.events(key_of(&intent).id).await.unwrap(), []);
         // A report rests on no policy.
-        let report = Write::replace(&read, next, events, DECIDED_AT, None);
+        let report = Write::replace(&read, next, events, None);
         done(write(&*store, &report).await);
-        done(write(&*store, &Write { policy: Some(3), ..insertion(&started("k2")) }).await);
+        done(write(&*store, &insertion_under(3, "k2")).await);
     }
 
     async fn an_orphan_fact_stands_in_the_way_of_an_insert_that_has_not_seen_it(kind) {
@@ -266,7 +285,7 @@ on_both_stores! {
         assert_eq!(store.keep_orphans(&[orphan(&intent, "a")]).await.unwrap(), [true]);
         assert_eq!(write(&*store, &insertion(&intent)).await, Written::Missed);
         assert_eq!(find(&*store, &intent).await, None);
-        let seen = Write::insert(intent.clone(), Vec::new(), DECIDED_AT, true, 0);
+        let seen = Write::insert(intent.clone(), Vec::new(), true);
         done(write(&*store, &seen).await);
         // Another tenant's fact of the same id is nobody's business here.
         let other = started("k2");
@@ -319,10 +338,7 @@ on_both_stores! {
         let store = TestStore::new(kind).await.open().await;
         let intent = started("k1");
         let id = key_of(&intent).id;
-        let first = Write {
-            events: vec![fact(EventKind::OrphanFact, "first")],
-            ..insertion(&intent)
-        };
+        let first = insertion_with(&intent, vec![fact(EventKind::OrphanFact, "first")]);
         let at = done(write(&*store, &first).await);
         let at_write = Event { at, ..fact(EventKind::OrphanFact, "first") };
         assert_eq!(store.events(id).await.unwrap().as_slice(), std::slice::from_ref(&at_write));
@@ -331,7 +347,7 @@ on_both_stores! {
         for note in ["second", "first", "second"] {
             let kind = if note == "first" { EventKind::OrphanFact } else { EventKind::LateFail };
             let events = vec![fact(kind, note)];
-            let again = Write::replace(&read, read.intent.clone(), events, DECIDED_AT, None);
+            let again = Write::replace(&read, read.intent.clone(), events, None);
             done(write(&*store, &again).await);
             read = find(&*store, &intent).await.unwrap();
         }
@@ -348,17 +364,14 @@ on_both_stores! {
         };
         for _ in 0..2 {
             let events = vec![moved.clone(), person.clone()];
-            let again = Write::replace(&read, read.intent.clone(), events, DECIDED_AT, None);
+            let again = Write::replace(&read, read.intent.clone(), events, None);
             done(write(&*store, &again).await);
             read = find(&*store, &intent).await.unwrap();
         }
         assert_eq!(store.events(id).await.unwrap().len(), 6);
 
         // A write that misses brings no events.
-        let missed = Write {
-            events: vec![fact(EventKind::NotGranted, "never")],
-            ..insertion(&intent)
-        };
+        let missed = insertion_with(&intent, vec![fact(EventKind::NotGranted, "never")]);
         assert_eq!(write(&*store, &missed).await, Written::Missed);
         assert_eq!(store.events(id).await.unwrap().len(), 6);
         assert_eq!(store.events(ids::random()).await.unwrap(), []);
@@ -375,32 +388,31 @@ on_both_stores! {
         assert_eq!((read.intent.created_at, attempt.granted_at), (at, at));
         assert_eq!(attempt.lease_expires_at, at + Duration::from_secs(60));
 
-        // A settlement sets its own time and moves no other.
-        let decided_at = Timestamp::from_micros(5);
+        // A settlement is of its write's time and moves no other.
         let mut settled = read.intent.clone();
         settled.state = State::Completed;
-        settled.settled_at = Some(decided_at + Duration::from_secs(3));
-        let settle = Write::replace(&read, settled, Vec::new(), decided_at, None);
+        settled.settled_at = Some(DECIDED_AT);
+        let settle = Write::replace(&read, settled, Vec::new(), None);
         let at_settle = done(write(&*store, &settle).await);
         assert!(at_settle >= at);
         let read = find(&*store, &intent).await.unwrap();
-        assert_eq!(read.intent, settle.stamped(at_settle));
-        assert_eq!(read.intent.settled_at, Some(at_settle + Duration::from_secs(3)));
+        assert_eq!(read.intent, stamped(&settle, at_settle));
+        assert_eq!(read.intent.settled_at, Some(at_settle));
         assert_eq!(read.intent.created_at, at);
         assert_eq!(read.intent.current().unwrap().granted_at, at);
 
         // A longer lease was decided on a reading and keeps its time: a write that has waited must
         // not carry it past the end of a window.
         let mut extended = read.intent.clone();
-        let end = decided_at + Duration::from_secs(600);
+        let end = DECIDED_AT + Duration::from_secs(600);
         extended.attempts[0].lease_expires_at = end;
-        let extend = Write::replace(&read, extended, Vec::new(), decided_at, None);
+        let extend = Write::replace(&read, extended, Vec::new(), None);
         done(write(&*store, &extend).await);
         let read = find(&*store, &intent).await.unwrap();
         let attempt = read.intent.current().unwrap();
         assert_eq!(attempt.lease_expires_at, end);
         assert_eq!(attempt.granted_at, at);
-        assert_eq!(read.intent.settled_at, Some(at_settle + Duration::from_secs(3)));
+        assert_eq!(read.intent.settled_at, Some(at_settle));
     }
 
     async fn every_part_of_an_intent_comes_back_as_it_was_written(kind) {
@@ -441,17 +453,17 @@ on_both_stores! {
             last_absence_at: Some(DECIDED_AT),
             asked_since: Some(DECIDED_AT),
         };
-        let replacement = Write::replace(&read, full, Vec::new(), DECIDED_AT, Some(0));
+        let replacement = Write::replace(&read, full, Vec::new(), Some(0));
         let at = done(write(&*store, &replacement).await);
         let stored = find(&*store, &read.intent).await.unwrap();
-        assert_eq!(stored, Stored { intent: replacement.stamped(at), version: 2 });
+        assert_eq!(stored, Stored { intent: stamped(&replacement, at), version: 2 });
         // Columns that may be empty may be emptied again.
         let mut bare = read.intent.clone();
         bare.pruned = true;
-        let replacement = Write::replace(&stored, bare, Vec::new(), DECIDED_AT, None);
+        let replacement = Write::replace(&stored, bare, Vec::new(), None);
         let at = done(write(&*store, &replacement).await);
         let stored = find(&*store, &read.intent).await.unwrap();
-        assert_eq!(stored, Stored { intent: replacement.stamped(at), version: 3 });
+        assert_eq!(stored, Stored { intent: stamped(&replacement, at), version: 3 });
     }
 
     async fn results_are_kept_byte_for_byte(kind) {
@@ -471,7 +483,7 @@ on_both_stores! {
             let body =
                 ResultBody::reported(bytes.map(<[u8]>::to_vec), String::new(), None, u64::MAX);
             next.result = Some(body.clone());
-            let replacement = Write::replace(&read, next.clone(), Vec::new(), DECIDED_AT, None);
+            let replacement = Write::replace(&read, next.clone(), Vec::new(), None);
             done(write(&*store, &replacement).await);
             assert_eq!(find(&*store, &next).await.unwrap().intent.result, Some(body), "{bytes:?}");
         }
@@ -523,7 +535,7 @@ on_both_stores! {
         })
         .await;
         let row = &stored.intent;
-        let key = downstream_uuid(row.attempts[0].downstream_digest(&row.key, HASH_VERSION));
+        let key = downstream_uuid(row.downstream_digest(&row.attempts[0]));
         assert_ne!(key, key_of(row).id);
         let find = async |namespace: &str, key| {
             let reference = Reference::DownstreamKey(key);
@@ -539,18 +551,18 @@ on_both_stores! {
         let [a, b] = ["a", "b"].map(started);
         let read = insert(&*store, &a).await;
         insert(&*store, &b).await;
-        let again = Write::replace(&read, read.intent.clone(), Vec::new(), DECIDED_AT, None);
+        let again = Write::replace(&read, read.intent.clone(), Vec::new(), None);
         done(write(&*store, &again).await);
         let ids = [key_of(&b).id, ids::random(), key_of(&a).id];
-        assert_eq!(store.versions(&ids).await.unwrap(), [Some(1), None, Some(2)]);
-        assert_eq!(store.versions(&[]).await.unwrap(), []);
+        assert_eq!(store.versions(&ids).await.unwrap().1, [Some(1), None, Some(2)]);
+        assert_eq!(store.versions(&[]).await.unwrap().1, []);
     }
 
     async fn a_list_is_newest_first_and_its_cursor_goes_on_where_it_ended(kind) {
         let store = TestStore::new(kind).await.open().await;
         // Some rows of one batch have one time: their ids order them.
         let batch: Vec<Write> = (0..5).map(|i| insertion(&started(&format!("b{i}")))).collect();
-        store.write(&batch).await.unwrap();
+        store.write(&batch, LOCK_WAIT).await.unwrap();
         for key in ["x", "y"] {
             insert(&*store, &started(key)).await;
         }
@@ -634,7 +646,7 @@ on_both_stores! {
         assert_eq!((touched.version, touched.intent.replay_count), (1, 5));
         assert!(touched.intent.last_seen_at.is_some_and(|seen| seen >= before));
         // A write that read the row before is not disturbed, and disturbs no counter.
-        let next = Write::replace(&read, read.intent.clone(), Vec::new(), DECIDED_AT, None);
+        let next = Write::replace(&read, read.intent.clone(), Vec::new(), None);
         done(write(&*store, &next).await);
         assert_eq!(find(&*store, &read.intent).await.unwrap().intent.replay_count, 5);
     }
@@ -646,7 +658,7 @@ on_both_stores! {
         // Nothing was begun under version 0, so nobody needs it.
         let kept = StoredPolicies { active: 1, kept: vec![policy(1)] };
         assert_eq!(store.policies().await.unwrap(), kept);
-        done(write(&*store, &Write { policy: Some(1), ..insertion(&started("k1")) }).await);
+        done(write(&*store, &insertion_under(1, "k1")).await);
         assert!(!store.activate_policy(0, &policy(2)).await.unwrap(), "another was quicker");
         assert_eq!(store.policies().await.unwrap(), kept, "a refused one leaves no trace");
         assert!(store.activate_policy(1, &policy(5)).await.unwrap());
@@ -715,7 +727,7 @@ on_both_stores! {
             let winner = writes[won].intent.attempts[0].id;
             assert_eq!(read.intent.attempts[0].id, winner);
             // And the same for what follows.
-            let next = Write::replace(&read, read.intent.clone(), Vec::new(), DECIDED_AT, None);
+            let next = Write::replace(&read, read.intent.clone(), Vec::new(), None);
             let (a, b) = tokio::join!(write(&*stores[0], &next), write(&*stores[1], &next));
             assert!(
                 matches!(
@@ -732,7 +744,7 @@ on_both_stores! {
         let stores: [Arc<dyn Store>; 2] = [test.open().await, test.open().await];
         let forth: Vec<Write> = (0..50).map(|i| insertion(&started(&format!("k{i}")))).collect();
         let back: Vec<Write> = forth.iter().rev().cloned().collect();
-        let (a, b) = tokio::join!(stores[0].write(&forth), stores[1].write(&back));
+        let (a, b) = tokio::join!(stores[0].write(&forth, LOCK_WAIT), stores[1].write(&back, LOCK_WAIT));
         let is_done = |written: &&Written| matches!(written, Written::Done { .. });
         let done = a.unwrap().iter().filter(is_done).count() + b.unwrap().iter().filter(is_done).count();
         assert_eq!(done, 50, "each row once");

@@ -6,6 +6,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -116,18 +117,22 @@ impl Store for FaultyStore {
         self.inner.now().await
     }
 
-    async fn write(&self, writes: &[Write]) -> Result<Vec<Written>, StoreError> {
+    async fn write(
+        &self,
+        writes: &[Write],
+        lock_wait: Duration,
+    ) -> Result<Vec<Written>, StoreError> {
         self.up()?;
         self.waiting.send_modify(|waiting| *waiting += 1);
         self.held.subscribe().wait_for(|held| !held).await.unwrap();
         self.waiting.send_modify(|waiting| *waiting -= 1);
         let fault = self.faults.lock().unwrap().pop_front();
         match fault {
-            None => self.inner.write(writes).await,
+            None => self.inner.write(writes, lock_wait).await,
             Some(Fault::Refused) => Err(StoreError::Unavailable("refused by the test".into())),
             Some(Fault::RequestLost) => Err(StoreError::Indeterminate("lost by the test".into())),
             Some(Fault::ReplyLost) => {
-                self.inner.write(writes).await?;
+                self.inner.write(writes, lock_wait).await?;
                 Err(StoreError::Indeterminate("lost by the test".into()))
             }
         }
@@ -149,7 +154,10 @@ impl Store for FaultyStore {
         self.inner.find_by_reference(namespace, reference).await
     }
 
-    async fn versions(&self, ids: &[Uuid]) -> Result<Vec<Option<Version>>, StoreError> {
+    async fn versions(
+        &self,
+        ids: &[Uuid],
+    ) -> Result<(Timestamp, Vec<Option<Version>>), StoreError> {
         self.up()?;
         self.inner.versions(ids).await
     }

@@ -3,7 +3,10 @@
 //! It forwards whole messages of Postgres's protocol, so that a break is at a certain byte of a
 //! transaction however TCP cuts the stream.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+};
 
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
@@ -12,7 +15,7 @@ use tokio::{
 };
 
 /// What the store's write transaction begins with.
-const BEGIN: &[u8] = b"BEGIN; SET LOCAL lock_timeout";
+const BEGIN: &[u8] = b"BEGIN";
 
 /// What happens to the next write transaction; only to that one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,9 +114,12 @@ async fn requests(
     // The first message has no type.
     server.write_all(&message(&mut client, false).await?).await.ok()?;
     let mut inside = false;
+    let mut prepared = HashMap::new();
+    let mut commits = false;
     loop {
         let message = message(&mut client, true).await?;
-        if message[5..].starts_with(BEGIN) {
+        let text = text_run(&message, &mut prepared);
+        if text.as_deref().is_some_and(|text| text.starts_with(BEGIN)) {
             let mut shared = shared.lock().unwrap();
             *fault.lock().unwrap() = shared.armed.take();
             shared.seams = Seams::default();
@@ -135,7 +141,11 @@ async fn requests(
                 return None;
             }
         }
-        inside &= &message[5..] != b"COMMIT\0";
+        commits |= text.as_deref() == Some(b"COMMIT");
+        // A simple query ends itself, a prepared one with its Sync.
+        if commits && matches!(message[0], b'Q' | b'S') {
+            (inside, commits) = (false, false);
+        }
         server.write_all(&message).await.ok()?;
     }
 }
@@ -176,6 +186,22 @@ async fn answers(
         if commits && cuts {
             return None;
         }
+    }
+}
+
+/// The text of the statement that a message runs: a simple query, or one that was prepared before.
+fn text_run(message: &[u8], prepared: &mut HashMap<Vec<u8>, Vec<u8>>) -> Option<Vec<u8>> {
+    let mut texts = message[5..].split(|byte| *byte == 0).map(<[u8]>::to_vec);
+    match message[0] {
+        b'Q' => texts.next(),
+        b'P' => {
+            let (name, text) = (texts.next()?, texts.next()?);
+            prepared.insert(name, text);
+            None
+        }
+        // Bind: the portal, then the statement.
+        b'B' => prepared.get(&texts.nth(1)?).cloned(),
+        _ => None,
     }
 }
 

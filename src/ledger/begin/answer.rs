@@ -7,10 +7,9 @@ use crate::{
         decision::{Candidate, Decision, ExecuteReason},
         identity::KeyBasis,
         intent::Intent,
-        time::Timestamp,
         tool::ToolPolicy,
     },
-    ledger::{LedgerError, Violation, model_message},
+    ledger::{LedgerError, Reading, Violation, model_message},
 };
 
 /// A decision that leaves no row behind.
@@ -31,7 +30,7 @@ pub(super) fn without_row(
     let model_message = model_message(&decision, None, policy, &checked.call.tool);
     Ok(BeginAnswer {
         decision,
-        intent: None,
+        row: None,
         attempt_id: None,
         lease: None,
         downstream_key: String::new(),
@@ -45,14 +44,13 @@ pub(super) fn without_row(
 /// A decision about a row, as the row is once the decision has been written.
 pub(super) fn with_row(
     decision: Decision,
-    intent: Intent,
+    reading: Reading,
     candidate: &Candidate,
     checked: &Checked,
     policy: &ToolPolicy,
-    now: Timestamp,
 ) -> BeginAnswer {
-    let warnings = warnings(&decision, &intent, candidate, checked);
-    let model_message = model_message(&decision, Some(&intent), policy, &checked.call.tool);
+    let Reading { now, stored } = reading;
+    let intent = &stored.intent;
     let reason = match &decision {
         Decision::Execute { reason, .. } => Some(*reason),
         _ => None,
@@ -68,10 +66,10 @@ pub(super) fn with_row(
             .as_ref()
             .filter(|_| approved)
             .map_or_else(String::new, |approval| approval.arguments_json.clone()),
-        model_message,
-        warnings,
+        model_message: model_message(&decision, Some(intent), policy, &checked.call.tool),
+        warnings: warnings(&decision, intent, candidate, checked),
         listed_tool: listed_tool(checked, policy),
-        intent: Some(intent),
+        row: Some(stored),
         decision,
     }
 }

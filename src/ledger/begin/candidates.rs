@@ -5,11 +5,11 @@ use crate::{
         canonical_json::Pointer,
         decision::Candidate,
         fingerprint::fingerprint,
-        identity::{Call, IdentityError, identify},
+        identity::{Call, IdentityError, downstream_digest, downstream_uuid, identify},
     },
     ledger::Violation,
     policy::{PolicySet, VersionedRecipe},
-    store::{Found, RowKey, Stored, row_id},
+    store::{Found, RowKey, Stored},
 };
 
 /// The call under the active recipe, and under older ones that rows may still have.
@@ -34,6 +34,7 @@ impl Candidates {
             Ok(Candidate {
                 recipe: versioned.version,
                 key: identified.key,
+                downstream: downstream_digest(&identified.key, None, recipe.hash_version),
                 basis: identified.basis,
                 print: fingerprint(recipe, free_text, call, &identified.key, identified.basis),
             })
@@ -60,6 +61,11 @@ impl Candidates {
         self.older.is_empty()
     }
 
+    /// The only key that can be this call's.
+    pub(in crate::ledger) fn only(&self) -> Option<&Candidate> {
+        self.active.as_ref().ok().filter(|_| self.is_plain())
+    }
+
     /// Whether an older policy may have recorded the call, be it under the active recipe's key.
     pub(in crate::ledger) fn recorded_before(&self) -> bool {
         self.recorded_before
@@ -73,7 +79,7 @@ impl Candidates {
 
     /// Where a row of this candidate is filed.
     pub(in crate::ledger) fn row_key(&self, candidate: &Candidate) -> RowKey {
-        let id = row_id(&candidate.key, candidate.recipe.hash);
+        let id = downstream_uuid(candidate.downstream);
         RowKey { namespace: self.namespace.clone(), id }
     }
 

@@ -14,9 +14,9 @@ use crate::{
         time::Timestamp,
         tool::{Class, ToolPolicy},
     },
-    ledger::{Ledger, LedgerError, Violation},
+    ledger::{Ledger, LedgerError, Reading, Violation, write_batcher::Outcome},
     policy::PolicySet,
-    store::{Stored, Write, Written, row_id},
+    store::{RowKey, Stored, Write},
 };
 
 /// One try; it ends without an answer where somebody else's write came first.
@@ -43,49 +43,83 @@ impl<'a> Round<'a> {
         self.ledger.policies.was_behind(&self.ledger.store, &self.policies).await
     }
 
-    pub(super) async fn run(&self) -> Result<Option<BeginAnswer>, LedgerError> {
+    /// Decides, after an insertion that did not.
+    pub(super) async fn run(&self, inserted: Inserted) -> Result<Option<BeginAnswer>, LedgerError> {
         let records = self.policy.class == Class::Effectful;
         if !records && !self.candidates.recorded_before() {
             // Nothing to record and no older row that could decide: not even a key is needed.
             return self.not_recorded().await;
         }
-        // Free text that a listed tool's caller declares is refused, unless a row says otherwise.
-        let declares = self.policy.listed && !self.checked.call.free_text.is_empty();
-        if records && self.candidates.is_plain() && !declares {
-            if self.policy.refuses_tool() && self.candidates.active.is_err() {
-                return self.refused_unlisted();
-            }
-            if let Some(decided) = self.insert_unread().await? {
-                return Ok(decided);
-            }
+        match inserted {
+            Inserted::Answered(answer) => return Ok(Some(*answer)),
+            Inserted::PolicyMoved => return Ok(None),
+            Inserted::Met(reading) => return self.decide_present(reading).await,
+            Inserted::ReadFirst => {}
         }
-        let found = self.ledger.store.find(&self.candidates.keys()).await?;
+        if self.is_plain() && self.policy.refuses_tool() && self.candidates.active.is_err() {
+            return self.refused_unlisted();
+        }
+        if let Some(reading) = self.unchanged().await? {
+            return self.decide_present(reading).await;
+        }
+        let found = self.ledger.reader.find(self.candidates.keys()).await?;
         let now = found.now;
         match self.candidates.row(found) {
-            Some(stored) => self.decide_present(&stored, now).await,
+            Some(stored) => self.decide_present(Reading { now, stored: Arc::new(stored) }).await,
             None => self.decide_absent(now).await,
         }
     }
 
+    /// Whether only a row under the active recipe's key can decide otherwise than for a new call.
+    fn is_plain(&self) -> bool {
+        // Free text that a listed tool's caller declares is refused, unless a row says otherwise.
+        let declares = self.policy.listed && !self.checked.call.free_text.is_empty();
+        self.policy.class == Class::Effectful && self.candidates.is_plain() && !declares
+    }
+
+    /// The row of the only key that can be this call's, if this server has seen it lately and the
+    /// store says that it is still as it was.
+    async fn unchanged(&self) -> Result<Option<Reading>, LedgerError> {
+        let Some(stored) = self.recent() else { return Ok(None) };
+        let id = stored.intent.id();
+        let (now, version) = self.ledger.reader.version(id).await?;
+        Ok((version == Some(stored.version)).then_some(Reading { now, stored }))
+    }
+
+    /// The row of the only key that can be this call's, if this server has seen it lately.
+    fn recent(&self) -> Option<Arc<Stored>> {
+        let candidate = self.candidates.only()?;
+        let RowKey { namespace, id } = self.candidates.row_key(candidate);
+        let stored = self.ledger.recent.get(id)?;
+        let same = stored.intent.namespace == namespace && stored.intent.key == candidate.key;
+        same.then_some(stored)
+    }
+
     /// The common case: a fresh key, written without reading first.
     ///
-    /// All times of a new row are relative to its write, so the decision is made for the epoch and
-    /// shifted by it. `None` where only a reading of the row can tell.
-    async fn insert_unread(&self) -> Result<Option<Option<BeginAnswer>>, LedgerError> {
-        let candidate = self.active()?;
-        let now = Timestamp::default();
-        let decision = decide(None, &self.checked.call, candidate, &self.policy, &Facts::at(now))?;
-        let Decision::Execute { write: Some(written), .. } = &decision else {
-            return Ok(None);
+    /// All times of a new row are those of its write, so that any will do for the decision.
+    pub(super) async fn insert_unread(&self) -> Result<Inserted, LedgerError> {
+        let Ok(candidate) = &self.candidates.active else { return Ok(Inserted::ReadFirst) };
+        if !self.is_plain() || self.recent().is_some() {
+            return Ok(Inserted::ReadFirst);
+        }
+        let facts = Facts::at(Timestamp::default());
+        let mut decision = decide(None, &self.checked.call, candidate, &self.policy, &facts)?;
+        let Decision::Execute { write, .. } = &mut decision else {
+            return Ok(Inserted::ReadFirst);
         };
-        let write = self.insertion(written, now, false);
-        match self.ledger.writer.write(write.clone(), self.deadline).await? {
-            Written::Done { at } => Ok(Some(Some(self.with_row(decision, &write, candidate, at)))),
-            Written::PolicyMoved => {
-                self.ledger.policies.reload(&self.ledger.store).await?;
-                Ok(Some(None))
+        let Some(written) = write.take() else { return Ok(Inserted::ReadFirst) };
+        let write = Write::insert(written.intent, written.events, false);
+        match self.ledger.writer.write(write, self.deadline).await? {
+            Outcome::Done(reading) => {
+                Ok(Inserted::Answered(Box::new(self.with_row(decision, reading, candidate))))
             }
-            Written::Missed => Ok(None),
+            Outcome::PolicyMoved => {
+                self.ledger.policies.reload(&self.ledger.store).await?;
+                Ok(Inserted::PolicyMoved)
+            }
+            Outcome::Missed(Some(reading)) => Ok(Inserted::Met(reading)),
+            Outcome::Missed(None) => Ok(Inserted::ReadFirst),
         }
     }
 
@@ -105,10 +139,10 @@ impl<'a> Round<'a> {
         }
         let orphans_seen = !orphans.is_empty();
         let facts = Facts { orphans, ..Facts::at(now) };
-        let decision = decide(None, &self.checked.call, candidate, &self.policy, &facts)?;
-        match written_by(&decision) {
+        let mut decision = decide(None, &self.checked.call, candidate, &self.policy, &facts)?;
+        match written_by(&mut decision) {
             Some(written) => {
-                let write = self.insertion(written, now, orphans_seen);
+                let write = Write::insert(written.intent, written.events, orphans_seen);
                 self.finish(decision, write, candidate).await
             }
             None => self.without_row(decision),
@@ -116,12 +150,9 @@ impl<'a> Round<'a> {
     }
 
     /// The key has a row: it is judged under its own recipe.
-    async fn decide_present(
-        &self,
-        stored: &Stored,
-        now: Timestamp,
-    ) -> Result<Option<BeginAnswer>, LedgerError> {
-        let row = &stored.intent;
+    async fn decide_present(&self, reading: Reading) -> Result<Option<BeginAnswer>, LedgerError> {
+        let now = reading.now;
+        let row = &reading.stored.intent;
         let call = &self.checked.call;
         let recipe = self.policies.recipe_of(row.recipe, &call.namespace, &call.tool);
         let Some(recipe) = recipe else {
@@ -135,6 +166,7 @@ impl<'a> Round<'a> {
         let candidate = Candidate {
             recipe: row.recipe,
             key: row.key,
+            downstream: row.downstream,
             basis: row.key_basis,
             print: fingerprint(
                 &recipe,
@@ -144,29 +176,27 @@ impl<'a> Round<'a> {
                 row.key_basis,
             ),
         };
-        let decision = decide(Some(row), call, &candidate, &self.policy, &Facts::at(now))?;
+        let mut decision = decide(Some(row), call, &candidate, &self.policy, &Facts::at(now))?;
         if let Decision::ParametersChanged { pointers } = decision {
             let intent = Box::new(row.clone());
             return Err(LedgerError::ParametersChanged { intent, pointers });
         }
         // Another call under this key leaves no trace on the row, not even here.
         let replayed = matches!(decision, Decision::Replay { .. });
-        self.ledger.repeats.seen(row_id(&row.key, row.recipe.hash), replayed);
-        match written_by(&decision) {
+        self.ledger.repeats.seen(row.id(), replayed);
+        match written_by(&mut decision) {
             Some(written) => {
-                let version = Some(self.policies.active().version());
-                let (intent, events) = ((*written.intent).clone(), written.events.clone());
-                let write = Write::replace(stored, intent, events, now, version);
+                let policy = Some(self.policies.active().version());
+                let decision::Written { intent, events } = written;
+                let write = Write::replace(&reading.stored, intent, events, policy);
                 self.finish(decision, write, &candidate).await
             }
-            None => Ok(Some(answer::with_row(
-                decision,
-                row.clone(),
-                &candidate,
-                self.checked,
-                &self.policy,
-                now,
-            ))),
+            None => {
+                // Answered without a write, and perhaps asked again.
+                let id = row.id();
+                self.ledger.recent.put(id, Arc::clone(&reading.stored));
+                Ok(Some(self.answer(decision, reading, &candidate)))
+            }
         }
     }
 
@@ -189,19 +219,14 @@ impl<'a> Round<'a> {
         write: Write,
         candidate: &Candidate,
     ) -> Result<Option<BeginAnswer>, LedgerError> {
-        match self.ledger.writer.write(write.clone(), self.deadline).await? {
-            Written::Done { at } => Ok(Some(self.with_row(decision, &write, candidate, at))),
-            Written::PolicyMoved => {
+        match self.ledger.writer.write(write, self.deadline).await? {
+            Outcome::Done(reading) => Ok(Some(self.with_row(decision, reading, candidate))),
+            Outcome::PolicyMoved => {
                 self.ledger.policies.reload(&self.ledger.store).await?;
                 Ok(None)
             }
-            Written::Missed => Ok(None),
+            Outcome::Missed(_) => Ok(None),
         }
-    }
-
-    fn insertion(&self, written: &decision::Written, now: Timestamp, orphans_seen: bool) -> Write {
-        let (intent, events) = ((*written.intent).clone(), written.events.clone());
-        Write::insert(intent, events, now, orphans_seen, self.policies.active().version())
     }
 
     fn active(&self) -> Result<&Candidate, Violation> {
@@ -224,25 +249,36 @@ impl<'a> Round<'a> {
         answer::without_row(decision, self.checked, &self.policy).map(Some)
     }
 
-    fn with_row(
-        &self,
-        decision: Decision,
-        write: &Write,
-        candidate: &Candidate,
-        at: Timestamp,
-    ) -> BeginAnswer {
-        let intent = write.stamped(at);
-        let version = write.version_after();
-        self.ledger.recent.put(write.row_id(), Stored { intent: intent.clone(), version });
-        answer::with_row(decision, intent, candidate, self.checked, &self.policy, at)
+    fn with_row(&self, decision: Decision, reading: Reading, candidate: &Candidate) -> BeginAnswer {
+        let row = &reading.stored.intent;
+        let id = row.id();
+        self.ledger.recent.put(id, Arc::clone(&reading.stored));
+        self.answer(decision, reading, candidate)
+    }
+
+    fn answer(&self, decision: Decision, reading: Reading, candidate: &Candidate) -> BeginAnswer {
+        answer::with_row(decision, reading, candidate, self.checked, &self.policy)
     }
 }
 
-fn written_by(decision: &Decision) -> Option<&decision::Written> {
+/// What became of an insertion without reading.
+pub(super) enum Inserted {
+    /// It is written, and this is the answer.
+    Answered(Box<BeginAnswer>),
+    /// The decision rested on an older policy.
+    PolicyMoved,
+    /// There is this row.
+    Met(Reading),
+    /// Only a reading can tell.
+    ReadFirst,
+}
+
+/// Takes out of a decision what is to be written.
+fn written_by(decision: &mut Decision) -> Option<decision::Written> {
     match decision {
         Decision::Execute { write, .. }
         | Decision::Hold { write, .. }
-        | Decision::AwaitApproval { write } => write.as_ref(),
+        | Decision::AwaitApproval { write } => write.take(),
         Decision::Replay { .. }
         | Decision::Refuse { .. }
         | Decision::ParametersChanged { .. }

@@ -6,13 +6,16 @@ use deadpool_postgres::{
     Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime,
 };
 use tokio_postgres::{
-    NoTls, Row,
+    NoTls, Row, Statement,
     types::{ToSql, Type},
 };
 
-use super::fault::{Fault, fault};
+use super::{
+    fault::{Fault, fault},
+    sql,
+};
 use crate::store::{
-    BoxError, CONNECTION_WAIT_MAX, OpenError, Statements, StoreError, StoreOptions,
+    BoxError, CONNECTION_WAIT_MAX, LOCK_WAIT, OpenError, Statements, StoreError, StoreOptions,
 };
 
 /// Every statement reaches its rows by id. A plan made while the table was small would scan it, and
@@ -25,6 +28,11 @@ use crate::store::{
 const PLANNER: &str = "SET enable_seqscan = off; SET enable_hashjoin = off; \
                        SET enable_mergejoin = off; SET jit = off; \
                        SET plan_cache_mode = force_generic_plan";
+
+/// What a session of our own is told once.
+fn settings() -> String {
+    format!("{PLANNER}; SET lock_timeout = '{}ms'", LOCK_WAIT.as_millis())
+}
 
 /// How long a read or a write waits for its turn while every connection is lent. A store that is
 /// gone is told sooner, by the attempt to connect; this is for a crowd on a busy machine.
@@ -50,6 +58,46 @@ pub(super) async fn run(
     }
 }
 
+/// A write's transaction, each statement of it prepared on one connection before it begins.
+pub(super) struct Transaction {
+    begin: Statement,
+    lock: Statement,
+    write: Statement,
+    commit: Statement,
+}
+
+impl Transaction {
+    pub(super) async fn prepare(
+        client: &Object,
+        statement: &str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Self, tokio_postgres::Error> {
+        let types: Vec<Type> = parameters.iter().map(|(_, of)| of.clone()).collect();
+        Ok(Self {
+            begin: client.prepare_typed_cached(sql::BEGIN, &[]).await?,
+            lock: client.prepare_typed_cached(&sql::lock_shared(), &[]).await?,
+            write: client.prepare_typed_cached(statement, &types).await?,
+            commit: client.prepare_typed_cached(sql::COMMIT, &[]).await?,
+        })
+    }
+
+    /// Sends one statement after the other without waiting: one round trip for all.
+    pub(super) async fn run(
+        &self,
+        client: &Object,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        let values: Vec<&(dyn ToSql + Sync)> = parameters.iter().map(|(value, _)| *value).collect();
+        let (begun, locked, written, committed) = tokio::join!(
+            client.query(&self.begin, &[]),
+            client.query(&self.lock, &[]),
+            client.query(&self.write, &values),
+            client.query(&self.commit, &[]),
+        );
+        begun.and(locked).and(written).and_then(|rows| committed.map(|_| rows))
+    }
+}
+
 /// A pool whose connections are tested for life before they are lent.
 pub(super) fn pool(options: &StoreOptions) -> Result<Pool, OpenError> {
     let mut config: tokio_postgres::Config = options
@@ -71,7 +119,9 @@ pub(super) fn pool(options: &StoreOptions) -> Result<Pool, OpenError> {
     let mut builder = Pool::builder(manager);
     if options.statements == Statements::Named {
         builder = builder.post_create(Hook::async_fn(|client, _| {
-            Box::pin(async move { client.batch_execute(PLANNER).await.map_err(HookError::Backend) })
+            Box::pin(
+                async move { client.batch_execute(&settings()).await.map_err(HookError::Backend) },
+            )
         }));
     }
     builder

@@ -8,6 +8,7 @@ use crate::store::{BoxError, StoreError};
 pub(super) fn nothing_written(error: tokio_postgres::Error) -> StoreError {
     match error.code().map(fault) {
         Some(Fault::Row) => StoreError::Rejected(error.into()),
+        Some(Fault::Locked) => StoreError::Locked(error.into()),
         Some(Fault::Busy | Fault::Unknown) | None => StoreError::Unavailable(error.into()),
     }
 }
@@ -16,6 +17,7 @@ pub(super) fn nothing_written(error: tokio_postgres::Error) -> StoreError {
 pub(super) fn after_send(error: tokio_postgres::Error) -> StoreError {
     match error.code().map(fault) {
         Some(Fault::Row) => StoreError::Rejected(error.into()),
+        Some(Fault::Locked) => StoreError::Locked(error.into()),
         Some(Fault::Busy) => StoreError::Unavailable(error.into()),
         Some(Fault::Unknown) | None => StoreError::Indeterminate(error.into()),
     }
@@ -26,6 +28,8 @@ pub(super) fn after_send(error: tokio_postgres::Error) -> StoreError {
 pub(super) enum Fault {
     /// It was rolled back, and would be again: something is wrong with a row or a statement.
     Row,
+    /// It was rolled back, after it had waited for a lock as long as it may.
+    Locked,
     /// It was rolled back; the same may succeed later.
     Busy,
     /// The session ended, perhaps after the commit was durable. Codes that we do not know count
@@ -37,7 +41,8 @@ pub(super) fn fault(code: &SqlState) -> Fault {
     match code.code() {
         "40003" => Fault::Unknown,
         // Read-only: a standby that is not promoted yet. Cancelled: a time-out, or a person.
-        "25006" | "55P03" | "57014" => Fault::Busy,
+        "25006" | "57014" => Fault::Busy,
+        "55P03" => Fault::Locked,
         code => match &code[..2] {
             "40" | "53" => Fault::Busy,
             "0A" | "20" | "21" | "22" | "23" | "25" | "26" | "34" | "3D" | "3F" | "42" | "44"
@@ -70,7 +75,7 @@ mod tests {
             ("40001", Fault::Busy),
             ("53100", Fault::Busy),
             ("25006", Fault::Busy),
-            ("55P03", Fault::Busy),
+            ("55P03", Fault::Locked),
             ("57014", Fault::Busy),
             ("57P01", Fault::Unknown),
             ("57P03", Fault::Unknown),

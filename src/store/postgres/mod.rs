@@ -7,30 +7,35 @@ mod schema;
 mod settings;
 mod sql;
 
-use std::time::{Duration, UNIX_EPOCH};
+use std::{
+    collections::HashSet,
+    time::{Duration, UNIX_EPOCH},
+};
 
 use async_trait::async_trait;
 use deadpool_postgres::{Object, Pool};
-use tokio_postgres::{Row, types::Type};
+use tokio_postgres::{
+    Row,
+    types::{ToSql, Type},
+};
 use uuid::Uuid;
 
 use self::{
-    connect::{Parameter, keep, pool, release, run, within},
+    connect::{Parameter, Transaction, keep, pool, release, run, within},
     fault::{after_send, is_conflict, nothing_written},
-    parameters::{micros, time},
+    parameters::{Batch, RecordTypes, micros, time},
+    sql::Shape,
 };
 use super::{
-    Cursor, Diagnosis, Filter, Found, ORPHANS_PER_NAMESPACE_MAX, OpenError, OrphanFact, Reference,
-    RowKey, Statements, Store, StoreError, StoreOptions, Stored, StoredPolicies, StoredPolicy,
-    Touch, Version, Write, Written,
-    columns::{Columns, EventColumns, signed, state_to_code, unsigned},
+    Cursor, Diagnosis, Filter, Found, LOCK_WAIT, ORPHANS_PER_NAMESPACE_MAX, OpenError, OrphanFact,
+    Reference, RowKey, Statements, Store, StoreError, StoreOptions, Stored, StoredPolicies,
+    StoredPolicy, Touch, Version, Write, Written,
+    codes::state_to_code,
+    columns::{Columns, EventColumns, signed, unsigned},
 };
 use crate::domain::{event::Event, identity::Key, intent::State, time::Timestamp};
 
 pub use schema::migrate;
-
-/// Two writers fill each other's commit waits; more only shrink the batches.
-const WRITERS: usize = 2;
 
 /// How often a batch that a deadlock threw out is tried again before its callers are told.
 const DEADLOCK_RETRIES_MAX: usize = 5;
@@ -48,23 +53,19 @@ const WRITE_WAIT_MAX: Duration = Duration::from_secs(10);
 pub struct PostgresStore {
     pool: Pool,
     statements: Statements,
-    write_begin: String,
-    write_statement: String,
+    /// By `Shape::index`.
+    write_statements: Vec<String>,
     find_statement: String,
+    types: RecordTypes,
 }
 
 impl PostgresStore {
     /// Connects, and refuses a schema or settings that would break a promise.
     pub async fn open(options: &StoreOptions) -> Result<Self, OpenError> {
-        let store = Self {
-            pool: pool(options)?,
-            statements: options.statements,
-            write_begin: sql::begin(),
-            write_statement: sql::write(),
-            find_statement: sql::find(),
-        };
-        let client = store.client().await?;
+        let pool = pool(options)?;
+        let client = pool.get().await.map_err(|error| StoreError::Unavailable(error.into()))?;
         schema::check(&client).await?;
+        let types = RecordTypes::read(&client).await?;
         let unsafe_settings: Vec<String> = settings::read(&client)
             .await
             .map_err(nothing_written)?
@@ -79,7 +80,13 @@ impl PostgresStore {
             tracing::warn!(problems, "the store can lose what it acknowledged");
         }
         drop(client);
-        Ok(store)
+        Ok(Self {
+            pool,
+            statements: options.statements,
+            write_statements: Shape::all().map(sql::write).collect(),
+            find_statement: sql::find(),
+            types,
+        })
     }
 
     async fn client(&self) -> Result<Object, StoreError> {
@@ -119,51 +126,72 @@ impl PostgresStore {
         self.query(statement, parameters).await?.iter().map(stored).collect()
     }
 
-    /// A connection that has the write statement prepared, before any transaction begins on it.
-    async fn prepared(&self, parameters: &[Parameter<'_>]) -> Result<Object, StoreError> {
+    async fn write_prepared(
+        &self,
+        statement: &str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Vec<Row>, StoreError> {
         let client = self.client().await?;
-        if self.statements == Statements::Unnamed {
-            return Ok(client);
-        }
-        let types: Vec<Type> = parameters.iter().map(|(_, of)| of.clone()).collect();
-        let prepared = client.prepare_typed_cached(&self.write_statement, &types);
+        let prepared = Transaction::prepare(&client, statement, parameters);
         let prepared = within(READ_WAIT_MAX, prepared).await;
         let (client, prepared) = keep(client, prepared).map_err(StoreError::Unavailable)?;
-        match prepared {
-            Ok(_) => Ok(client),
+        let transaction = match prepared {
+            Ok(transaction) => transaction,
             Err(error) => {
                 release(client, &error);
-                Err(nothing_written(error))
+                return Err(nothing_written(error));
             }
-        }
+        };
+        let answer = within(WRITE_WAIT_MAX, transaction.run(&client, parameters)).await;
+        answered(client, answer)
     }
 
-    async fn try_write(&self, writes: &[&Write]) -> Result<Vec<Written>, StoreError> {
-        let batch = parameters::Batch::of(writes);
-        let parameters = batch.as_parameters();
-        let client = self.prepared(&parameters).await?;
+    async fn write_unprepared(
+        &self,
+        statement: &str,
+        parameters: &[Parameter<'_>],
+        lock_wait: Duration,
+    ) -> Result<Vec<Row>, StoreError> {
+        let client = self.client().await?;
+        let begin = sql::begin(lock_wait);
         // Sent one after the other without waiting: one round trip for the whole transaction.
         let answers = async {
-            tokio::join!(
-                client.batch_execute(&self.write_begin),
-                run(&client, self.statements, &self.write_statement, &parameters),
-                client.batch_execute("COMMIT"),
-            )
+            let (begun, written, committed) = tokio::join!(
+                client.batch_execute(&begin),
+                client.query_typed(statement, parameters),
+                client.batch_execute(sql::COMMIT),
+            );
+            begun.and(written).and_then(|rows| committed.map(|()| rows))
         };
-        let answers = within(WRITE_WAIT_MAX, answers).await;
-        let (client, (begun, written, committed)) =
-            keep(client, answers).map_err(StoreError::Indeterminate)?;
-        let answer = begun.and(written).and_then(|rows| committed.map(|()| rows));
-        let rows = answer.map_err(|error| {
-            release(client, &error);
-            after_send(error)
-        })?;
+        let answer = within(WRITE_WAIT_MAX + lock_wait, answers).await;
+        answered(client, answer)
+    }
+
+    async fn try_write(
+        &self,
+        writes: &[&Write],
+        lock_wait: Duration,
+    ) -> Result<Vec<Written>, StoreError> {
+        let batch = Batch::of(writes);
+        let parameters = batch.parameters(&self.types);
+        let parameters: Vec<Parameter<'_>> = parameters
+            .iter()
+            .map(|(records, of)| (records as &(dyn ToSql + Sync), of.clone()))
+            .collect();
+        let statement = &self.write_statements[batch.shape().index()];
+        // The session's own bound on lock waits needs no words.
+        let own = self.statements == Statements::Named && lock_wait == LOCK_WAIT;
+        let rows = if own {
+            self.write_prepared(statement, &parameters).await?
+        } else {
+            self.write_unprepared(statement, &parameters, lock_wait).await?
+        };
         let row = rows
             .first()
             .ok_or_else(|| StoreError::Corrupt("active_policy: has no row".to_owned()))?;
         let at = micros(row.get(0));
         let active = unsigned(row.get(1));
-        let done: Vec<Uuid> = row.get(2);
+        let done: HashSet<Uuid> = row.get::<_, Vec<Uuid>>(2).into_iter().collect();
         Ok(writes
             .iter()
             .map(|write| {
@@ -186,15 +214,19 @@ impl Store for PostgresStore {
         Ok(rows.first().map_or(Timestamp::default(), |row| micros(row.get(0))))
     }
 
-    async fn write(&self, writes: &[Write]) -> Result<Vec<Written>, StoreError> {
+    async fn write(
+        &self,
+        writes: &[Write],
+        lock_wait: Duration,
+    ) -> Result<Vec<Written>, StoreError> {
         // In the order of their ids, so that two replicas never wait for each other.
         let mut order: Vec<usize> = (0..writes.len()).collect();
-        order.sort_by_key(|index| writes[*index].row_id());
+        order.sort_unstable_by_key(|index| writes[*index].row_id());
         let sorted: Vec<&Write> = order.iter().map(|index| &writes[*index]).collect();
 
         let mut retries = 0;
         let written = loop {
-            match self.try_write(&sorted).await {
+            match self.try_write(&sorted, lock_wait).await {
                 Err(StoreError::Unavailable(error))
                     if is_conflict(&error) && retries < DEADLOCK_RETRIES_MAX =>
                 {
@@ -219,11 +251,11 @@ impl Store for PostgresStore {
                 &[(&ids, Type::UUID_ARRAY), (&namespaces, Type::TEXT_ARRAY)],
             )
             .await?;
-        let now = rows.first().map_or(Timestamp::default(), |row| micros(row.get("now")));
+        let now = rows.first().map_or(Timestamp::default(), |row| micros(row.get(row.len() - 1)));
         let rows = rows
             .iter()
             .map(|row| {
-                let id: Option<Uuid> = row.get("id");
+                let id: Option<Uuid> = row.get(0);
                 id.map(|_| stored(row)).transpose()
             })
             .collect::<Result<_, _>>()?;
@@ -239,12 +271,8 @@ impl Store for PostgresStore {
         let rows = match reference {
             Reference::DownstreamKey(key) => {
                 let condition = format!("namespace = $1 AND downstream_key = $2 {newest}");
-                let bytes = key.as_bytes().as_slice();
-                self.rows(
-                    &sql::select(&condition),
-                    &[(&namespace, Type::TEXT), (&bytes, Type::BYTEA)],
-                )
-                .await?
+                self.rows(&sql::select(&condition), &[(&namespace, Type::TEXT), (key, Type::UUID)])
+                    .await?
             }
             Reference::DownstreamRef(text) => {
                 let condition = format!("namespace = $1 AND downstream_ref = $2 {newest}");
@@ -260,15 +288,21 @@ impl Store for PostgresStore {
         Ok(rows.into_iter().next())
     }
 
-    async fn versions(&self, ids: &[Uuid]) -> Result<Vec<Option<Version>>, StoreError> {
+    async fn versions(
+        &self,
+        ids: &[Uuid],
+    ) -> Result<(Timestamp, Vec<Option<Version>>), StoreError> {
         let rows = self
             .query(
-                "SELECT i.version FROM unnest($1::uuid[]) WITH ORDINALITY AS k(id, ordinal)
+                "SELECT i.version, clock_timestamp()
+                 FROM unnest($1::uuid[]) WITH ORDINALITY AS k(id, ordinal)
                  LEFT JOIN intents i USING (id) ORDER BY k.ordinal",
                 &[(&ids, Type::UUID_ARRAY)],
             )
             .await?;
-        Ok(rows.iter().map(|row| row.get::<_, Option<i32>>(0).map(unsigned)).collect())
+        let now = rows.first().map_or(Timestamp::default(), |row| micros(row.get(1)));
+        let versions = rows.iter().map(|row| row.get::<_, Option<i32>>(0).map(unsigned));
+        Ok((now, versions.collect()))
     }
 
     async fn list(
@@ -328,7 +362,7 @@ impl Store for PostgresStore {
         let transaction = client.transaction().await.map_err(nothing_written)?;
         // A Begin's snapshot may be older than the fact. Exclusively, as for an activation: writes
         // in flight have committed before it, so that the reporter sees them, and later ones see it.
-        transaction.batch_execute(&sql::begin_alone()).await.map_err(nothing_written)?;
+        transaction.batch_execute(&sql::lock_alone()).await.map_err(nothing_written)?;
         let mut kept = Vec::with_capacity(facts.len());
         for fact in facts {
             let columns = EventColumns::of(&fact.event, 0);
@@ -409,10 +443,7 @@ impl Store for PostgresStore {
         let transaction = client.transaction().await.map_err(nothing_written)?;
         let (expected, version) = (signed(expected), signed(policy.version));
         // Waits for the writes in flight, and holds up new ones until the switch is durable.
-        transaction
-            .batch_execute(&format!("SELECT pg_advisory_xact_lock({})", sql::POLICY_LOCK))
-            .await
-            .map_err(nothing_written)?;
+        transaction.batch_execute(&sql::lock_alone()).await.map_err(nothing_written)?;
         let moved = transaction
             .query_typed(
                 "UPDATE active_policy SET version = $2 WHERE version = $1 RETURNING version",
@@ -480,8 +511,20 @@ impl Store for PostgresStore {
     }
 
     fn writers(&self) -> usize {
-        WRITERS
+        self.pool.status().max_size
     }
+}
+
+/// The rows of a transaction whose commit was sent.
+fn answered(
+    client: Object,
+    answer: Option<Result<Vec<Row>, tokio_postgres::Error>>,
+) -> Result<Vec<Row>, StoreError> {
+    let (client, answer) = keep(client, answer).map_err(StoreError::Indeterminate)?;
+    answer.map_err(|error| {
+        release(client, &error);
+        after_send(error)
+    })
 }
 
 fn stored(row: &Row) -> Result<Stored, StoreError> {

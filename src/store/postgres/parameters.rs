@@ -1,25 +1,36 @@
 //! A batch of rows as arrays of columns, and a row back from its columns.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    borrow::Cow,
+    error::Error,
+    fmt,
+    num::TryFromIntError,
+    sync::LazyLock,
+    time::{Duration, SystemTime},
+};
 
+use bytes::{BufMut, BytesMut};
+use postgres_protocol::{
+    IsNull as Nullness,
+    types::{ArrayDimension, array_to_sql},
+};
 use tokio_postgres::{
-    Row,
-    types::{ToSql, Type},
+    Client, Row as Line,
+    types::{FromSql, IsNull, Kind as TypeKind, ToSql, Type, to_sql_checked},
 };
 use uuid::Uuid;
 
-use super::{
-    EPOCH,
-    connect::Parameter,
-    sql::{CHANGE_GUARDS, COLUMNS, NEW_GUARDS, array},
-};
+use super::{EPOCH, Shape, StoreError, fault::nothing_written, sql::element};
 use crate::{
     domain::time::Timestamp,
     store::{
-        Expected, Write,
-        columns::{Columns, EventColumns, signed, unsigned},
+        Change, Expected, Write,
+        columns::{COLUMNS, Columns, EventColumns, Kind, Part, Value, signed, unsigned},
     },
 };
+
+/// Postgres counts microseconds from the year 2000.
+const POSTGRES_EPOCH_MICROS: i64 = 946_684_800_000_000;
 
 /// A time as the driver takes it.
 pub(super) fn time(at: Timestamp) -> SystemTime {
@@ -36,257 +47,388 @@ pub(super) fn micros(at: SystemTime) -> Timestamp {
     })
 }
 
-/// The arrays of the write statement: new rows, changed rows, and the facts of both.
-#[derive(Default)]
-pub(super) struct Batch {
-    new: Arrays,
-    changed: Arrays,
-    event_id: Vec<Uuid>,
-    event_digest: Vec<Vec<u8>>,
-    event_fact: Vec<String>,
+/// A row to be written, as its columns and what must hold.
+pub(super) struct Row<'a> {
+    columns: Columns<'a>,
+    write: &'a Write,
 }
 
-/// One array for each column and guard.
-#[derive(Default)]
-struct Arrays {
-    id: Vec<Uuid>,
-    version: Vec<i32>,
-    key: Vec<Vec<u8>>,
-    key_basis: Vec<i16>,
-    policy_version: Vec<i32>,
-    hash_version: Vec<i16>,
-    fingerprint: Vec<Vec<u8>>,
-    argument_digests: Vec<Vec<u8>>,
-    namespace: Vec<String>,
-    tool: Vec<String>,
-    run_id: Vec<String>,
-    step_id: Vec<String>,
-    tool_call_id: Vec<Option<String>>,
-    created_at: Vec<SystemTime>,
-    state: Vec<i16>,
-    attempt: Vec<i32>,
-    attempt_id: Vec<Option<Uuid>>,
-    caller: Vec<Option<String>>,
-    granted_on: Vec<Option<i16>>,
-    granted_at: Vec<Option<SystemTime>>,
-    lease_expires_at: Vec<Option<SystemTime>>,
-    extended: Vec<bool>,
-    fate: Vec<Option<i16>>,
-    reports: Vec<Option<Vec<u8>>>,
-    result: Vec<Option<Vec<u8>>>,
-    result_content_type: Vec<Option<String>>,
-    result_sha256: Vec<Option<Vec<u8>>>,
-    result_size: Vec<Option<i64>>,
-    result_truncated: Vec<bool>,
-    pruned: Vec<bool>,
-    provenance: Vec<Option<i16>>,
-    settled_at: Vec<Option<SystemTime>>,
-    downstream_ref: Vec<Option<String>>,
-    downstream_key: Vec<Option<Vec<u8>>>,
-    needs_attention: Vec<bool>,
-    conflict: Vec<bool>,
-    details: Vec<Option<String>>,
-    expected: Vec<Option<i32>>,
-    orphans_seen: Vec<bool>,
-    policy: Vec<Option<i32>>,
-    decided_at: Vec<SystemTime>,
-    created: Vec<bool>,
-    granted: Vec<bool>,
-    leased: Vec<bool>,
-    settled: Vec<bool>,
+impl Row<'_> {
+    fn expected(&self) -> i32 {
+        match self.write.expected {
+            Expected::Version(version) => signed(version),
+            Expected::Absent { .. } => 0,
+        }
+    }
+
+    fn orphans_seen(&self) -> bool {
+        matches!(self.write.expected, Expected::Absent { orphans_seen: true })
+    }
+
+    fn lease_micros(&self) -> Value<'static> {
+        match (self.columns.granted_at, self.columns.lease_expires_at) {
+            (Some(granted_at), Some(end)) => Value::Int8(end.saturating_sub(granted_at)),
+            _ => Value::Null,
+        }
+    }
 }
 
-impl Batch {
-    pub(super) fn of(writes: &[&Write]) -> Self {
-        let mut batch = Self::default();
+/// One field of the rows that a statement takes.
+pub(super) struct Field {
+    pub(super) name: &'static str,
+    pub(super) kind: Kind,
+    of: Of,
+}
+
+/// Where a field's value comes from.
+enum Of {
+    Column(for<'a> fn(&'a Columns<'_>) -> Value<'a>),
+    Guard(for<'a> fn(&'a Row<'_>) -> Value<'a>),
+}
+
+impl Field {
+    fn of<'a>(&self, row: &'a Row<'_>) -> Value<'a> {
+        match self.of {
+            Of::Column(of) => of(&row.columns),
+            Of::Guard(of) => of(row),
+        }
+    }
+
+    fn guard(name: &'static str, kind: Kind, of: for<'a> fn(&'a Row<'_>) -> Value<'a>) -> Self {
+        Self { name, kind, of: Of::Guard(of) }
+    }
+}
+
+fn columns(takes: impl Fn(Part, &str) -> bool) -> impl Iterator<Item = Field> {
+    let columns = COLUMNS.iter().filter(move |column| takes(column.part, column.name));
+    columns.map(|column| Field { name: column.name, kind: column.kind, of: Of::Column(column.of) })
+}
+
+/// Of new rows: what the write does not know by itself.
+pub(super) static NEW: LazyLock<Vec<Field>> = LazyLock::new(|| {
+    const GIVEN: [&str; 5] = ["state", "attempt_id", "caller", "needs_attention", "details"];
+    columns(|part, name| part == Part::Identity && name != "created_at" || GIVEN.contains(&name))
+        .chain([
+            Field::guard("lease", Kind::Int8, |row| row.lease_micros()),
+            Field::guard("orphans_seen", Kind::Bool, |row| Value::Bool(row.orphans_seen())),
+        ])
+        .collect()
+});
+
+/// Of ordinary settlements.
+pub(super) static SETTLED: LazyLock<Vec<Field>> = LazyLock::new(|| {
+    columns(|part, name| name == "id" || part == Part::Settlement && name != "settled_at")
+        .chain([Field::guard("expected", Kind::Int4, |row| Value::Int4(row.expected()))])
+        .collect()
+});
+
+/// Of other changes: all that can change, and what must hold.
+pub(super) static CHANGED: LazyLock<Vec<Field>> = LazyLock::new(|| {
+    columns(|part, name| name == "id" || part != Part::Identity)
+        .chain([
+            Field::guard("expected", Kind::Int4, |row| Value::Int4(row.expected())),
+            Field::guard("policy", Kind::Int4, |row| {
+                row.write.policy.map_or(Value::Null, |version| Value::Int4(signed(version)))
+            }),
+            Field::guard("settles", Kind::Bool, |row| {
+                Value::Bool(row.write.change == Change::Other { settles: true })
+            }),
+        ])
+        .collect()
+});
+
+/// What the write statement takes: new rows, settled and otherwise changed ones, and the facts of
+/// all.
+pub(super) struct Batch<'a> {
+    new: Vec<Row<'a>>,
+    settled: Vec<Row<'a>>,
+    changed: Vec<Row<'a>>,
+    events: Vec<Fact>,
+}
+
+/// A fact to be kept beside a row.
+pub(super) struct Fact {
+    id: Uuid,
+    columns: EventColumns,
+}
+
+/// Its fields.
+const FACT: [(&str, Kind); 3] = [("id", Kind::Uuid), ("digest", Kind::Bytes), ("fact", Kind::Text)];
+
+impl<'a> Batch<'a> {
+    pub(super) fn of(writes: &[&'a Write]) -> Self {
+        let mut batch =
+            Self { new: Vec::new(), settled: Vec::new(), changed: Vec::new(), events: Vec::new() };
         for write in writes {
             batch.push(write);
         }
         batch
     }
 
-    fn push(&mut self, write: &Write) {
-        let row = Columns::of(&write.intent, write.version_after());
+    fn push(&mut self, write: &'a Write) {
         for event in &write.events {
-            let columns = EventColumns::of(event, row.version);
-            self.event_id.push(row.id);
-            self.event_digest.push(columns.digest);
-            self.event_fact.push(columns.fact);
+            let columns = EventColumns::of(event, write.version_after());
+            self.events.push(Fact { id: write.row_id(), columns });
         }
-        match write.expected {
-            Expected::Absent { .. } => self.new.push(row, write),
-            Expected::Version(_) => self.changed.push(row, write),
+        let row = Row { columns: Columns::of(&write.intent, write.version_after()), write };
+        match write.change {
+            Change::New => self.new.push(row),
+            Change::Settlement => self.settled.push(row),
+            Change::Other { .. } => self.changed.push(row),
         }
     }
 
-    /// In the order of `sql::write`.
-    pub(super) fn as_parameters(&self) -> Vec<Parameter<'_>> {
-        let new = COLUMNS.iter().filter(|column| column.inserted);
-        let new = new.map(|column| (column.name, column.array()));
-        let new = new.chain(NEW_GUARDS.map(|(name, sql_type)| (name, array(sql_type))));
-        let changed = COLUMNS.iter().filter(|column| column.replaced);
-        let changed = changed.map(|column| (column.name, column.array()));
-        let changed = changed.chain(CHANGE_GUARDS.map(|(name, sql_type)| (name, array(sql_type))));
-        let events: [Parameter<'_>; 3] = [
-            (&self.event_id, Type::UUID_ARRAY),
-            (&self.event_digest, Type::BYTEA_ARRAY),
-            (&self.event_fact, Type::TEXT_ARRAY),
-        ];
-        new.map(|(name, of)| (self.new.column(name), of))
-            .chain(changed.map(|(name, of)| (self.changed.column(name), of)))
-            .chain(events)
-            .collect()
+    pub(super) fn shape(&self) -> Shape {
+        Shape {
+            new: !self.new.is_empty(),
+            settled: !self.settled.is_empty(),
+            changed: !self.changed.is_empty(),
+            events: !self.events.is_empty(),
+        }
+    }
+
+    /// The parameters, in the order of `sql::write`.
+    pub(super) fn parameters<'b>(&'b self, types: &RecordTypes) -> Vec<(Records<'b>, Type)> {
+        [
+            (&self.new, &NEW, &types.new),
+            (&self.settled, &SETTLED, &types.settled),
+            (&self.changed, &CHANGED, &types.changed),
+        ]
+        .into_iter()
+        .filter(|(rows, ..)| !rows.is_empty())
+        .map(|(rows, fields, of)| (Records::Rows(rows, fields), of.clone()))
+        .chain(
+            (!self.events.is_empty()).then(|| (Records::Facts(&self.events), types.fact.clone())),
+        )
+        .collect()
     }
 }
 
-impl Arrays {
-    fn push(&mut self, row: Columns, write: &Write) {
-        let at = |micros| time(Timestamp::from_micros(micros));
-        self.id.push(row.id);
-        self.version.push(signed(row.version));
-        self.key.push(row.key);
-        self.key_basis.push(row.key_basis);
-        self.policy_version.push(row.policy_version);
-        self.hash_version.push(row.hash_version);
-        self.fingerprint.push(row.fingerprint);
-        self.argument_digests.push(row.argument_digests);
-        self.namespace.push(row.namespace);
-        self.tool.push(row.tool);
-        self.run_id.push(row.run_id);
-        self.step_id.push(row.step_id);
-        self.tool_call_id.push(row.tool_call_id);
-        self.created_at.push(at(row.created_at));
-        self.state.push(row.state);
-        self.attempt.push(row.attempt);
-        self.attempt_id.push(row.attempt_id);
-        self.caller.push(row.caller);
-        self.granted_on.push(row.granted_on);
-        self.granted_at.push(row.granted_at.map(at));
-        self.lease_expires_at.push(row.lease_expires_at.map(at));
-        self.extended.push(row.extended);
-        self.fate.push(row.fate);
-        self.reports.push(row.reports);
-        self.result.push(row.result);
-        self.result_content_type.push(row.result_content_type);
-        self.result_sha256.push(row.result_sha256);
-        self.result_size.push(row.result_size);
-        self.result_truncated.push(row.result_truncated);
-        self.pruned.push(row.pruned);
-        self.provenance.push(row.provenance);
-        self.settled_at.push(row.settled_at.map(at));
-        self.downstream_ref.push(row.downstream_ref);
-        self.downstream_key.push(row.downstream_key);
-        self.needs_attention.push(row.needs_attention);
-        self.conflict.push(row.conflict);
-        self.details.push(row.details);
-        let (expected, orphans_seen) = match write.expected {
-            Expected::Absent { orphans_seen } => (None, orphans_seen),
-            Expected::Version(version) => (Some(signed(version)), false),
+/// The types of the arrays that a write takes, as the database numbers them.
+pub(super) struct RecordTypes {
+    new: Type,
+    settled: Type,
+    changed: Type,
+    fact: Type,
+}
+
+impl RecordTypes {
+    /// Reads them, and refuses a schema whose records have other fields than ours.
+    pub(super) async fn read(client: &Client) -> Result<Self, StoreError> {
+        let names = |fields: &[Field]| fields.iter().map(|field| field.name).collect::<Vec<_>>();
+        Ok(Self {
+            new: record(client, "new_intent", &names(&NEW)).await?,
+            settled: record(client, "settled_intent", &names(&SETTLED)).await?,
+            changed: record(client, "changed_intent", &names(&CHANGED)).await?,
+            fact: record(client, "intent_fact", &FACT.map(|(name, _)| name)).await?,
+        })
+    }
+}
+
+async fn record(client: &Client, name: &str, fields: &[&str]) -> Result<Type, StoreError> {
+    let rows = client
+        .query_typed(
+            "SELECT t.typarray, t.oid, array_agg(a.attname::text ORDER BY a.attnum)
+             FROM pg_type t JOIN pg_attribute a ON a.attrelid = t.typrelid
+             WHERE t.oid = to_regtype($1) GROUP BY t.typarray, t.oid",
+            &[(&name, Type::TEXT)],
+        )
+        .await
+        .map_err(nothing_written)?;
+    let found = rows.first().filter(|row| row.get::<_, Vec<String>>(2) == fields);
+    let row = found.ok_or_else(|| {
+        StoreError::Corrupt(format!("the type {name} is not the one of this schema version"))
+    })?;
+    let element = Type::new(name.to_owned(), row.get(1), TypeKind::Pseudo, String::new());
+    let array = TypeKind::Array(element);
+    Ok(Type::new(format!("_{name}"), row.get(0), array, String::new()))
+}
+
+/// Rows as an array of records: one array for each column would be read by a function each, which
+/// costs a lone caller more than the write.
+#[derive(Clone, Copy)]
+pub(super) enum Records<'a> {
+    Rows(&'a [Row<'a>], &'static [Field]),
+    Facts(&'a [Fact]),
+}
+
+impl fmt::Debug for Records<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rows(rows, _) => write!(f, "{} rows", rows.len()),
+            Self::Facts(facts) => write!(f, "{} facts", facts.len()),
+        }
+    }
+}
+
+impl ToSql for Records<'_> {
+    fn to_sql(
+        &self,
+        of: &Type,
+        out: &mut BytesMut,
+    ) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
+        let TypeKind::Array(element) = of.kind() else { return Err("is no array".into()) };
+        let dimension = |len| {
+            Ok::<_, TryFromIntError>(ArrayDimension { len: i32::try_from(len)?, lower_bound: 1 })
         };
-        self.expected.push(expected);
-        self.orphans_seen.push(orphans_seen);
-        self.policy.push(write.policy.map(signed));
-        self.decided_at.push(time(write.decided_at));
-        self.created.push(write.stamps.created);
-        self.granted.push(write.stamps.granted);
-        self.leased.push(write.stamps.leased);
-        self.settled.push(write.stamps.settled);
+        match *self {
+            Self::Rows(rows, fields) => {
+                let dimensions = Some(dimension(rows.len())?);
+                array_to_sql(
+                    dimensions,
+                    element.oid(),
+                    rows,
+                    |row, out| {
+                        put_record(fields.iter().map(|field| (field.kind, field.of(row))), out)
+                    },
+                    out,
+                )?;
+            }
+            Self::Facts(facts) => {
+                let dimensions = Some(dimension(facts.len())?);
+                array_to_sql(
+                    dimensions,
+                    element.oid(),
+                    facts,
+                    |fact, out| {
+                        let values = [
+                            Value::Uuid(fact.id),
+                            Value::Bytes(&fact.columns.digest),
+                            Value::Text(&fact.columns.fact),
+                        ];
+                        put_record(FACT.iter().map(|(_, kind)| *kind).zip(values), out)
+                    },
+                    out,
+                )?;
+            }
+        }
+        Ok(IsNull::No)
     }
 
-    fn column(&self, name: &str) -> &(dyn ToSql + Sync) {
-        match name {
-            "id" => &self.id,
-            "version" => &self.version,
-            "key" => &self.key,
-            "key_basis" => &self.key_basis,
-            "policy_version" => &self.policy_version,
-            "hash_version" => &self.hash_version,
-            "fingerprint" => &self.fingerprint,
-            "argument_digests" => &self.argument_digests,
-            "namespace" => &self.namespace,
-            "tool" => &self.tool,
-            "run_id" => &self.run_id,
-            "step_id" => &self.step_id,
-            "tool_call_id" => &self.tool_call_id,
-            "created_at" => &self.created_at,
-            "state" => &self.state,
-            "attempt" => &self.attempt,
-            "attempt_id" => &self.attempt_id,
-            "caller" => &self.caller,
-            "granted_on" => &self.granted_on,
-            "granted_at" => &self.granted_at,
-            "lease_expires_at" => &self.lease_expires_at,
-            "extended" => &self.extended,
-            "fate" => &self.fate,
-            "reports" => &self.reports,
-            "result" => &self.result,
-            "result_content_type" => &self.result_content_type,
-            "result_sha256" => &self.result_sha256,
-            "result_size" => &self.result_size,
-            "result_truncated" => &self.result_truncated,
-            "pruned" => &self.pruned,
-            "provenance" => &self.provenance,
-            "settled_at" => &self.settled_at,
-            "downstream_ref" => &self.downstream_ref,
-            "downstream_key" => &self.downstream_key,
-            "needs_attention" => &self.needs_attention,
-            "conflict" => &self.conflict,
-            "details" => &self.details,
-            "expected" => &self.expected,
-            "orphans_seen" => &self.orphans_seen,
-            "policy" => &self.policy,
-            "decided_at" => &self.decided_at,
-            "created" => &self.created,
-            "granted" => &self.granted,
-            "leased" => &self.leased,
-            "settled" => &self.settled,
-            unknown => unreachable!("no column is called {unknown}"),
+    fn accepts(of: &Type) -> bool {
+        matches!(of.kind(), TypeKind::Array(_))
+    }
+
+    to_sql_checked!();
+}
+
+fn put_record<'a>(
+    values: impl ExactSizeIterator<Item = (Kind, Value<'a>)>,
+    out: &mut BytesMut,
+) -> Result<Nullness, Box<dyn Error + Sync + Send>> {
+    out.put_i32(i32::try_from(values.len())?);
+    for (kind, value) in values {
+        out.put_u32(element(kind).oid());
+        let at = out.len();
+        out.put_i32(-1); // null, unless it turns out otherwise
+        if matches!(put(value, out), Nullness::No) {
+            let length = i32::try_from(out.len() - at - 4)?;
+            out[at..at + 4].copy_from_slice(&length.to_be_bytes());
         }
+    }
+    Ok(Nullness::No)
+}
+
+fn put(value: Value<'_>, out: &mut BytesMut) -> Nullness {
+    match value {
+        Value::Null => return Nullness::Yes,
+        Value::Bool(value) => out.put_u8(u8::from(value)),
+        Value::Int2(value) => out.put_i16(value),
+        Value::Int4(value) => out.put_i32(value),
+        Value::Int8(value) => out.put_i64(value),
+        Value::Time(micros) => out.put_i64(micros - POSTGRES_EPOCH_MICROS),
+        Value::Uuid(value) => out.put_slice(value.as_bytes()),
+        Value::Bytes(value) => out.put_slice(value),
+        Value::Text(value) => out.put_slice(value.as_bytes()),
+    }
+    Nullness::No
+}
+
+/// A SHA-256, no shorter and no longer.
+struct Hash([u8; 32]);
+
+impl FromSql<'_> for Hash {
+    fn from_sql(_: &Type, bytes: &[u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
+        Ok(Self(bytes.try_into().map_err(|_| "is not 32 bytes long")?))
+    }
+
+    fn accepts(of: &Type) -> bool {
+        *of == Type::BYTEA
     }
 }
 
-/// The columns of a row that `sql::select` read.
-pub(super) fn read(row: &Row) -> Result<Columns, tokio_postgres::Error> {
-    let at = |time| micros(time).micros();
+/// Reads a line's columns one after the other: by name, each would be searched for.
+struct Reader<'a> {
+    line: &'a Line,
+    next: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn take<T: FromSql<'a>>(&mut self) -> Result<T, tokio_postgres::Error> {
+        let value = self.line.try_get(self.next);
+        self.next += 1;
+        value
+    }
+
+    fn hash(&mut self) -> Result<[u8; 32], tokio_postgres::Error> {
+        self.take().map(|Hash(hash)| hash)
+    }
+
+    fn time(&mut self) -> Result<Option<i64>, tokio_postgres::Error> {
+        Ok(self.take::<Option<SystemTime>>()?.map(|at| micros(at).micros()))
+    }
+
+    fn text(&mut self) -> Result<Cow<'a, str>, tokio_postgres::Error> {
+        self.take().map(Cow::Borrowed)
+    }
+
+    fn some_text(&mut self) -> Result<Option<Cow<'a, str>>, tokio_postgres::Error> {
+        Ok(self.take::<Option<&str>>()?.map(Cow::Borrowed))
+    }
+}
+
+/// The columns of a line that `sql::select` read.
+pub(super) fn read(line: &Line) -> Result<Columns<'_>, tokio_postgres::Error> {
+    let mut line = Reader { line, next: 0 };
     Ok(Columns {
-        id: row.try_get("id")?,
-        version: unsigned(row.try_get("version")?),
-        key: row.try_get("key")?,
-        key_basis: row.try_get("key_basis")?,
-        policy_version: row.try_get("policy_version")?,
-        hash_version: row.try_get("hash_version")?,
-        fingerprint: row.try_get("fingerprint")?,
-        argument_digests: row.try_get("argument_digests")?,
-        namespace: row.try_get("namespace")?,
-        tool: row.try_get("tool")?,
-        run_id: row.try_get("run_id")?,
-        step_id: row.try_get("step_id")?,
-        tool_call_id: row.try_get("tool_call_id")?,
-        created_at: at(row.try_get("created_at")?),
-        state: row.try_get("state")?,
-        attempt: row.try_get("attempt")?,
-        attempt_id: row.try_get("attempt_id")?,
-        caller: row.try_get("caller")?,
-        granted_on: row.try_get("granted_on")?,
-        granted_at: row.try_get::<_, Option<SystemTime>>("granted_at")?.map(at),
-        lease_expires_at: row.try_get::<_, Option<SystemTime>>("lease_expires_at")?.map(at),
-        extended: row.try_get("extended")?,
-        fate: row.try_get("fate")?,
-        reports: row.try_get("reports")?,
-        result: row.try_get("result")?,
-        result_content_type: row.try_get("result_content_type")?,
-        result_sha256: row.try_get("result_sha256")?,
-        result_size: row.try_get("result_size")?,
-        result_truncated: row.try_get("result_truncated")?,
-        pruned: row.try_get("pruned")?,
-        provenance: row.try_get("provenance")?,
-        settled_at: row.try_get::<_, Option<SystemTime>>("settled_at")?.map(at),
-        downstream_ref: row.try_get("downstream_ref")?,
-        downstream_key: row.try_get("downstream_key")?,
-        needs_attention: row.try_get("needs_attention")?,
-        conflict: row.try_get("conflict")?,
-        details: row.try_get("details")?,
-        replay_count: row.try_get("replay_count")?,
-        last_seen_at: row.try_get::<_, Option<SystemTime>>("last_seen_at")?.map(at),
+        id: line.take()?,
+        version: unsigned(line.take()?),
+        key: line.hash()?,
+        key_basis: line.take()?,
+        policy_version: line.take()?,
+        hash_version: line.take()?,
+        fingerprint: line.hash()?,
+        argument_digests: line.take().map(Cow::Borrowed)?,
+        namespace: line.text()?,
+        tool: line.text()?,
+        run_id: line.text()?,
+        step_id: line.text()?,
+        tool_call_id: line.some_text()?,
+        created_at: line.time()?.unwrap_or_default(),
+        state: line.take()?,
+        attempt: line.take()?,
+        attempt_id: line.take()?,
+        caller: line.some_text()?,
+        granted_on: line.take()?,
+        granted_at: line.time()?,
+        lease_expires_at: line.time()?,
+        extended: line.take()?,
+        fate: line.take()?,
+        reports: line.take()?,
+        result: line.take::<Option<&[u8]>>()?.map(Cow::Borrowed),
+        result_content_type: line.some_text()?,
+        result_sha256: line.take::<Option<Hash>>()?.map(|Hash(hash)| hash),
+        result_size: line.take()?,
+        result_truncated: line.take()?,
+        pruned: line.take()?,
+        provenance: line.take()?,
+        settled_at: line.time()?,
+        downstream_ref: line.some_text()?,
+        downstream_key: line.take()?,
+        needs_attention: line.take()?,
+        conflict: line.take()?,
+        details: line.take()?,
+        replay_count: line.take()?,
+        last_seen_at: line.time()?,
     })
 }

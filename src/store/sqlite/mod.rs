@@ -19,7 +19,8 @@ use super::{
     Cursor, Diagnosis, Expected, Filter, Found, ORPHANS_PER_NAMESPACE_MAX, OpenError, OrphanFact,
     Reference, RowKey, Setting, Store, StoreError, Stored, StoredPolicies, StoredPolicy, Touch,
     Version, Write, Written,
-    columns::{Columns, EventColumns, signed, state_to_code, unsigned},
+    codes::state_to_code,
+    columns::{Columns, EventColumns, signed, unsigned},
 };
 use crate::{
     clock::{Clock, SystemClock},
@@ -137,8 +138,12 @@ impl Store for SqliteStore {
         .await
     }
 
-    async fn write(&self, writes: &[Write]) -> Result<Vec<Written>, StoreError> {
-        let writes = writes.to_vec();
+    async fn write(
+        &self,
+        writes: &[Write],
+        _lock_wait: Duration,
+    ) -> Result<Vec<Written>, StoreError> {
+        let mut writes = writes.to_vec();
         self.run(move |connection| {
             let transaction = connection
                 .transaction_with_behavior(TransactionBehavior::Immediate)
@@ -146,7 +151,7 @@ impl Store for SqliteStore {
             let active = active_version(&transaction).map_err(nothing_written)?;
             let at = clock();
             let written = writes
-                .iter()
+                .iter_mut()
                 .map(|write| write_row(&transaction, write, active, at))
                 .collect::<Result<Vec<_>, _>>()
                 .map_err(nothing_written)?;
@@ -198,19 +203,24 @@ impl Store for SqliteStore {
         .await
     }
 
-    async fn versions(&self, ids: &[Uuid]) -> Result<Vec<Option<Version>>, StoreError> {
+    async fn versions(
+        &self,
+        ids: &[Uuid],
+    ) -> Result<(Timestamp, Vec<Option<Version>>), StoreError> {
         let ids = ids.to_vec();
         self.run(move |connection| {
             let mut statement = connection
                 .prepare_cached("SELECT version FROM intents WHERE id = ?1")
                 .map_err(nothing_written)?;
-            ids.iter()
+            let versions = ids
+                .iter()
                 .map(|id| {
                     let mut rows = statement.query([id])?;
                     rows.next()?.map(|row| row.get(0)).transpose()
                 })
                 .collect::<rusqlite::Result<Vec<_>>>()
-                .map_err(nothing_written)
+                .map_err(nothing_written)?;
+            Ok((clock(), versions))
         })
         .await
     }
@@ -450,14 +460,15 @@ impl Store for SqliteStore {
 
 fn write_row(
     connection: &Connection,
-    write: &Write,
+    write: &mut Write,
     active: u32,
     at: Timestamp,
 ) -> rusqlite::Result<Written> {
     if write.policy.is_some_and(|version| version != active) {
         return Ok(Written::PolicyMoved);
     }
-    let row = Columns::of(&write.stamped(at), write.version_after());
+    write.stamp(at);
+    let row = Columns::of(&write.intent, write.version_after());
     let changed = match write.expected {
         Expected::Absent { orphans_seen } => {
             let orphaned = !orphans_seen

@@ -1,0 +1,78 @@
+//! The numbers that stand for the words of the domain on disk.
+
+use super::{StoreError, columns::corrupt};
+use crate::domain::{
+    attempt::{Fate, GrantedOn},
+    event::Provenance,
+    identity::KeyBasis,
+    intent::State,
+};
+
+/// The two directions of a code that is written to disk, from one table.
+macro_rules! codes {
+    ($type:ty, $to:ident, $from:ident, $($variant:ident = $code:literal),+ $(,)?) => {
+        pub(super) fn $to(value: $type) -> i16 {
+            match value { $(<$type>::$variant => $code),+ }
+        }
+
+        pub(super) fn $from(code: i16) -> Result<$type, StoreError> {
+            match code {
+                $($code => Ok(<$type>::$variant),)+
+                other => Err(corrupt(stringify!($type), format!("has no code {other}"))),
+            }
+        }
+    };
+}
+
+codes!(
+    State,
+    state_to_code,
+    state_from_code,
+    AwaitingApproval = 1,
+    Approved = 2,
+    Started = 3,
+    Unknown = 4,
+    Completed = 5,
+    Failed = 6,
+    Denied = 7,
+);
+codes!(
+    KeyBasis,
+    basis_to_code,
+    basis_from_code,
+    IdempotencyKey = 1,
+    BusinessIds = 2,
+    Policy = 3,
+    StepArguments = 4,
+);
+codes!(
+    GrantedOn,
+    granted_on_to_code,
+    granted_on_from_code,
+    New = 1,
+    Approved = 2,
+    Retry = 3,
+    NotExecuted = 4,
+    DownstreamDedupes = 5,
+    Fenced = 6,
+);
+codes!(
+    Fate,
+    fate_to_code,
+    fate_from_code,
+    Open = 1,
+    Executed = 2,
+    NotExecuted = 3,
+    NeverBegan = 4,
+    Unknown = 5,
+    Fenced = 6,
+);
+codes!(
+    Provenance,
+    provenance_to_code,
+    provenance_from_code,
+    Caller = 1,
+    Reconciler = 2,
+    Operator = 3,
+    Policy = 4,
+);
