@@ -45,7 +45,13 @@ use std::time::Duration;
 
 use clap::{CommandFactory, Parser, error::ErrorKind};
 
-use crate::{options::Options, results::Results, run::Bench};
+use crate::{
+    lines::Line,
+    measure::{FOREIGN_MAX, Measured},
+    options::Options,
+    results::Results,
+    run::Bench,
+};
 
 fn main() {
     let options = Options::parse();
@@ -71,9 +77,8 @@ fn main() {
     let mut results = Results::new(lines);
     for round in 1..=options.rounds() {
         for line in results.lines() {
-            let (measured, counts) = bench.run(&line);
-            report::print_progress(round, &line, &measured, counts.as_deref());
-            results.add(&line, measured, counts);
+            let measured = run_calmly(&bench, &line, round, options.retries(), &mut results);
+            results.add(&line, measured);
         }
     }
     let bars = bars::all(&results);
@@ -82,4 +87,27 @@ fn main() {
     if let Some(path) = &options.json {
         json::write(path, &options, &results, &bars);
     }
+}
+
+/// Measures a line, and again while others take much of the machine; the calmest of these counts.
+fn run_calmly(
+    bench: &Bench,
+    line: &Line,
+    round: usize,
+    retries: usize,
+    results: &mut Results,
+) -> Measured {
+    let mut tries = Vec::new();
+    loop {
+        let (measured, counts) = bench.run(line);
+        report::print_progress(round, line, &measured, counts.as_deref());
+        results.count(line, counts);
+        let calm = measured.foreign <= FOREIGN_MAX;
+        tries.push(measured);
+        if calm || tries.len() > retries {
+            break;
+        }
+    }
+    let calmest = tries.into_iter().min_by(|one, other| one.foreign.total_cmp(&other.foreign));
+    calmest.expect("a line is run once at least")
 }

@@ -1,9 +1,12 @@
 //! What is printed: the table of lines and the table of bars.
 
-use crate::{bars::Bar, lines::Line, measure::Measured, options::Options, results::Results};
-
-/// A part of the machine that others may take before a line is said to be disturbed.
-const FOREIGN_MAX: f64 = 0.10;
+use crate::{
+    bars::Bar,
+    lines::Line,
+    measure::{FOREIGN_MAX, Measured},
+    options::Options,
+    results::Results,
+};
 
 /// Prints what a line was in one round.
 pub(crate) fn print_progress(round: usize, line: &Line, measured: &Measured, counts: Option<&str>) {

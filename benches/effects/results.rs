@@ -22,9 +22,13 @@ impl Results {
     }
 
     /// Adds what a line was in a round.
-    pub(crate) fn add(&mut self, line: &Line, measured: Measured, counts: Option<String>) {
+    pub(crate) fn add(&mut self, line: &Line, measured: Measured) {
         let row = self.lines.iter_mut().find(|(known, _)| known == line);
         row.expect("one of our lines").1.push(measured);
+    }
+
+    /// Adds what was counted in a storm.
+    pub(crate) fn count(&mut self, line: &Line, counts: Option<String>) {
         self.counts.extend(counts.map(|counts| format!("{}: {counts}", line.what)));
     }
 
