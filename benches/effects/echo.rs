@@ -1,7 +1,6 @@
 //! The ceiling of gRPC: the same service and the same messages, answered from memory.
 //!
-//! The transport is set up as in `src/app.rs` and the runtime as in `src/cli/serve.rs`; an answer is
-//! as large as one of the ledger's.
+//! The transport is set up as in `src/app.rs`; an answer is as large as one of the ledger's.
 
 use std::pin::Pin;
 
@@ -23,10 +22,13 @@ const CONNECTION_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
 
 const KEY: &str = "9b1f0c5e7d3a4b6c8e2f1a0d9c8b7a6f5e4d3c2b1a0f9e8d7c6b5a4f3e2d1c0b";
 
-/// Serves until it is killed.
-pub(crate) fn serve() {
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+/// Serves until it is killed, with `threads`, or one for each core.
+pub(crate) fn serve(threads: Option<usize>) {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    if let Some(threads) = threads {
+        builder.worker_threads(threads);
+    }
+    let runtime = builder.enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         println!("ready grpc={}", listener.local_addr().expect("an address"));

@@ -56,7 +56,7 @@ use crate::{
 fn main() {
     let options = Options::parse();
     if options.echo_server {
-        return echo::serve();
+        return echo::serve(options.echo_threads);
     }
     measure::heed_signals();
     if let Some(seconds) = options.soak {
@@ -73,7 +73,7 @@ fn main() {
         lines.iter().for_each(|line| println!("{}", line.name));
         return;
     }
-    let bench = Bench::new(options.program(), options.timing(), options.unix_socket);
+    let bench = Bench::new(&options);
     let mut results = Results::new(lines);
     for round in 1..=options.rounds() {
         for line in results.lines() {

@@ -60,6 +60,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SECONDS")]
     pub(crate) soak: Option<u64>,
 
+    /// Threads of the echo server [default: one for each core]
+    #[arg(long, value_name = "N")]
+    pub(crate) echo_threads: Option<usize>,
+
     /// Be the echo server
     #[arg(long, hide = true)]
     pub(crate) echo_server: bool,

@@ -11,6 +11,7 @@ use crate::{
     lines::{Line, Road, Target},
     measure::{Costs, Load, Measured, Timing},
     one_key,
+    options::Options,
     server::{Program, Server},
     session,
     source::{Source, Storm},
@@ -31,14 +32,22 @@ pub(crate) struct Bench {
     program: Program,
     timing: Timing,
     by_socket: bool,
+    echo_threads: Option<usize>,
     cluster: OnceCell<Cluster>,
     slow: OnceCell<(Cluster, SlowDisk)>,
 }
 
 impl Bench {
-    /// Measures `program`.
-    pub(crate) fn new(program: Program, timing: Timing, by_socket: bool) -> Self {
-        Self { program, timing, by_socket, cluster: OnceCell::new(), slow: OnceCell::new() }
+    /// Measures as the options say.
+    pub(crate) fn new(options: &Options) -> Self {
+        Self {
+            program: options.program(),
+            timing: options.timing(),
+            by_socket: options.unix_socket,
+            echo_threads: options.echo_threads,
+            cluster: OnceCell::new(),
+            slow: OnceCell::new(),
+        }
     }
 
     /// Measures a line; with it what there is to say of its counts.
@@ -89,7 +98,7 @@ impl Bench {
     }
 
     fn echo(&self, road: Road, in_flight: usize) -> Measured {
-        let server = Server::echo();
+        let server = Server::echo(self.echo_threads);
         let mut load = Load::new();
         add(&mut load, road, &server, in_flight, &Source::Fresh);
         let (window, tally) = load.measure(&costs(None, [&server]), self.timing);

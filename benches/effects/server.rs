@@ -47,9 +47,10 @@ impl Program {
 
 impl Server {
     /// The echo, which is this executable with other arguments.
-    pub(crate) fn echo() -> Self {
+    pub(crate) fn echo(threads: Option<usize>) -> Self {
         let mut command = Command::new(std::env::current_exe().expect("we run"));
         command.arg("--echo-server");
+        command.args(threads.map(|threads| format!("--echo-threads={threads}")));
         Self::start(command)
     }
 
