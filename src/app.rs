@@ -30,8 +30,9 @@ use crate::{
 /// How often the policy file is looked at for changes.
 const POLICY_FILE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Bytes that one stream may have sent unread.
-const STREAM_WINDOW_BYTES: u32 = 512 * 1024;
+/// Bytes that one stream may have sent unread: some hundred Begins. The more it is, the fewer Sessions that are not read
+/// for a moment can share a connection before h2 takes their many small frames for an attack.
+const STREAM_WINDOW_BYTES: u32 = 128 * 1024;
 
 /// Bytes that all streams of a connection may have sent unread.
 const CONNECTION_WINDOW_BYTES: u32 = 16 * 1024 * 1024;

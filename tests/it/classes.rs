@@ -46,7 +46,7 @@ on_both_stores! {
         // Metrics are one for the process: these names are this test's own.
         let (reads, closes) = match kind {
             crate::support::server::Kind::Sqlite => ("get_a", "close_a"),
-            crate::support::server::Kind::Postgres => ("get_b", "close_b"),
+            _ => ("get_b", "close_b"),
         };
         let server = TestServer::with_policy(kind, &format!(r#"
             [tools.{reads}]

@@ -203,6 +203,33 @@ on_both_stores! {
         server.stop().await;
     }
 
+    /// A deadline that passes during the write undoes nothing: the same attempt finds its EXECUTE.
+    async fn a_deadline_that_passes_in_the_write_leaves_a_row_to_be_found(kind) {
+        let (server, store) = TestServer::faulty(kind, Some(CHARGE_POLICY)).await;
+        for number in 0.. {
+            store.hold();
+            let call = charge(&format!("o-{number}"), 1, "a");
+            let mut hurried = Request::new(call.clone());
+            hurried.set_timeout(Duration::from_millis(300));
+            let mut agent = server.agent.clone();
+            let hurried = tokio::spawn(async move { agent.begin(hurried).await });
+            let arrived = tokio::select! {
+                () = store.held_writes(1) => true,
+                () = async { while !hurried.is_finished() { tokio::task::yield_now().await } } => false,
+            };
+            let error = hurried.await.unwrap().unwrap_err();
+            assert!(matches!(error.code(), Code::DeadlineExceeded | Code::Cancelled), "{error:?}");
+            store.release();
+            if arrived {
+                // Behind the write that was held: one writer has them both.
+                expect(&server.agent, call, Decision::Execute, Reason::Resent).await;
+                break;
+            }
+            // The machine was so busy that the deadline passed on the way: once more.
+        }
+        server.stop().await;
+    }
+
     /// A full queue is told at once, and nothing of it is written.
     async fn a_full_queue_is_told_at_once(kind) {
         let store = TestStore::new(kind).await;

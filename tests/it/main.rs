@@ -3,10 +3,12 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod batcher;
 mod begin;
 mod classes;
 mod crash;
 mod deadlines;
+mod distributed;
 mod doubt;
 mod hash_version;
 mod keys;
@@ -19,6 +21,7 @@ mod orphans;
 mod outage;
 mod outcomes;
 mod policy_change;
+mod pooler;
 mod python;
 mod refusals;
 mod repeats;

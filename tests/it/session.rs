@@ -1,16 +1,23 @@
 //! Session: the same calls on one stream, each item with its own answer.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+};
 
-use futures::StreamExt;
+use futures::{Stream, StreamExt, future::join_all};
 use intent_ledger::proto::v1::{
-    Decision, IntentState, Reason, SessionRequest, session_request::Item as Asked,
+    Decision, IntentState, Reason, SessionRequest,
+    intent_ledger_service_client::IntentLedgerServiceClient, session_request::Item as Asked,
     session_response::Item as Answered,
 };
 use prost::Message;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
-use tonic::Code;
+use tonic::{Code, transport::Endpoint};
 use tonic_types::pb::ErrorInfo;
 
 use crate::{
@@ -19,7 +26,8 @@ use crate::{
         calls::{
             BeginResponseExt as _, CHARGE_POLICY, by_key, charge, completion, expect, key_of, span,
         },
-        server::TestServer,
+        load::wait_until,
+        server::{Kind, TestServer},
     },
 };
 
@@ -96,23 +104,67 @@ on_both_stores! {
         assert_eq!(replay.recorded().result.as_deref(), Some(&b"1"[..]));
         server.stop().await;
     }
+}
 
-    /// A sender that writes faster than it is answered is held up by flow control; its connection,
-    /// with every other call on it, is not ended as an attacker's.
-    async fn a_fast_sender_is_held_up_and_not_cut_off(kind) {
-        let server = TestServer::with_policy(kind, CHARGE_POLICY).await;
-        let count = 10_000_u64;
-        let lookup = Asked::Lookup(by_key(&"ab".repeat(32)));
-        let items = (0..count).map(move |sequence| {
-            SessionRequest { sequence, item: Some(lookup.clone()) }
-        });
-        let stream = tokio_stream::iter(items);
-        let mut answers = server.agent.clone().session(stream).await.unwrap().into_inner();
+/// Items as a caller sends them that does not save them up: a frame of HTTP/2 for each. The count is of those sent.
+fn item_by_item(count: u64, item: Asked) -> (impl Stream<Item = SessionRequest>, Arc<AtomicU64>) {
+    let sent = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&sent);
+    let items = futures::stream::iter(0..count).then(move |sequence| {
+        counted.fetch_add(1, SeqCst);
+        let item = Some(item.clone());
+        async move {
+            tokio::task::yield_now().await;
+            SessionRequest { sequence, item }
+        }
+    });
+    (items, sent)
+}
+
+/// Senders that write faster than they are answered are held up by flow control; their connection, with every other
+/// call on it, is not ended as an attacker's.
+async fn senders_that_read_nothing_for_a_while(senders: usize, count: u64) {
+    let server = TestServer::with_policy(Kind::Sqlite, CHARGE_POLICY).await;
+    // A client with room for some hundred answers on a stream, as HTTP/2 has it by default.
+    let small = Endpoint::from_shared(server.url.clone()).unwrap();
+    let channel = small.initial_stream_window_size(65_535).connect().await.unwrap();
+    let agent = IntentLedgerServiceClient::new(channel);
+    // Answered without the store: it is the stream that is tried.
+    let lookup = Asked::Lookup(by_key(&"no".repeat(32)));
+    let mut sessions = Vec::new();
+    for _ in 0..senders {
+        let (items, sent) = item_by_item(count, lookup.clone());
+        let answers = agent.clone().session(items).await.unwrap().into_inner();
+        sessions.push((sent, answers));
+    }
+    let (mut before, mut unchanged) = (Vec::new(), 0);
+    wait_until("the senders are held up", async || {
+        let now: Vec<u64> = sessions.iter().map(|(sent, _)| sent.load(SeqCst)).collect();
+        unchanged = if now == before { unchanged + 1 } else { 0 };
+        before = now;
+        before.iter().all(|sent| *sent > 0) && unchanged >= 50
+    })
+    .await;
+    assert!(before.iter().all(|sent| *sent < count), "what has held up {before:?}?");
+    expect(&agent, charge("o-1", 1, "a"), Decision::Execute, Reason::New).await;
+    let reading = sessions.into_iter().map(|(_, mut answers)| async move {
         let mut seen = HashSet::new();
         while let Some(answer) = answers.next().await {
             assert!(seen.insert(answer.expect("no error ends it").sequence));
         }
-        assert_eq!(seen.len() as u64, count);
-        server.stop().await;
-    }
+        seen.len() as u64
+    });
+    assert_eq!(join_all(reading).await, vec![count; senders], "none is lost");
+    expect(&agent, charge("o-2", 1, "a"), Decision::Execute, Reason::New).await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sender_that_reads_nothing_is_held_up_and_not_cut_off() {
+    senders_that_read_nothing_for_a_while(1, 20_000).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn senders_on_one_connection_that_read_nothing_are_held_up_and_not_cut_off() {
+    senders_that_read_nothing_for_a_while(8, 10_000).await;
 }

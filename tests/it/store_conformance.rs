@@ -23,7 +23,7 @@ use intent_ledger::{
 };
 
 use crate::{
-    on_both_stores,
+    on_every_store,
     support::server::{Kind, TestStore},
 };
 
@@ -177,7 +177,7 @@ fn policy(version: u32) -> StoredPolicy {
     StoredPolicy { version, text: format!("version = {version}\n") }
 }
 
-on_both_stores! {
+on_every_store! {
     async fn an_absent_row_is_inserted_and_one_that_is_there_is_left_alone(kind) {
         let store = TestStore::new(kind).await.open().await;
         let intent = started("k1");
@@ -319,7 +319,7 @@ on_both_stores! {
                  INSERT INTO orphan_facts (id, namespace, digest, at, fact)
                  SELECT randomblob(16), 'n', randomblob(16), 0, '{{}}' FROM n"
             ),
-            Kind::Postgres => format!(
+            _ => format!(
                 "INSERT INTO orphan_facts (id, namespace, digest, at, fact)
                  SELECT gen_random_uuid(), 'n', '\\x00', now(), '{{}}'
                  FROM generate_series(1, {most})"
@@ -748,6 +748,18 @@ on_both_stores! {
         let is_done = |written: &&Written| matches!(written, Written::Done { .. });
         let done = a.unwrap().iter().filter(is_done).count() + b.unwrap().iter().filter(is_done).count();
         assert_eq!(done, 50, "each row once");
+        // And the same for what follows.
+        let keys: Vec<RowKey> = forth.iter().map(|write| key_of(&write.intent)).collect();
+        let read = stores[0].find(&keys).await.unwrap().rows;
+        let replacement = |read: Option<Stored>| {
+            let read = read.expect("it was just written");
+            Write::replace(&read, read.intent.clone(), Vec::new(), None)
+        };
+        let forth: Vec<Write> = read.into_iter().map(replacement).collect();
+        let back: Vec<Write> = forth.iter().rev().cloned().collect();
+        let (a, b) = tokio::join!(stores[0].write(&forth, LOCK_WAIT), stores[1].write(&back, LOCK_WAIT));
+        let done = a.unwrap().iter().filter(is_done).count() + b.unwrap().iter().filter(is_done).count();
+        assert_eq!(done, 50, "each row once");
     }
 
     async fn what_is_written_is_there_for_whoever_opens_the_store_next(kind) {
@@ -780,4 +792,16 @@ async fn an_activation_waits_for_the_writes_in_flight() {
     assert!(!activation.is_finished());
     in_flight.commit().await.unwrap();
     assert!(activation.await.unwrap().unwrap());
+}
+
+/// Otherwise one half of this suite would prove nothing that the other does not.
+#[tokio::test]
+async fn the_other_postgres_is_of_another_major_version() {
+    let mut majors = Vec::new();
+    for kind in [Kind::Postgres, Kind::AnotherMajor] {
+        let session = TestStore::new(kind).await.postgres().await;
+        let version = "SELECT current_setting('server_version_num')::int / 10000";
+        majors.push(session.query_one(version, &[]).await.unwrap().get::<_, i32>(0));
+    }
+    assert_ne!(majors[0], majors[1], "see INTENT_LEDGER_TEST_PGBIN_OTHER in ./test.sh --help");
 }

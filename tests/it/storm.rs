@@ -1,96 +1,42 @@
-//! Case 5: many callers begin the same key at once, over two server processes on one Postgres.
+//! Case 5: many callers begin the same key at once, over several server processes on one Postgres.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use futures::future::join_all;
-use intent_ledger::proto::v1::{BeginRequest, BeginResponse, Decision, Reason};
+use intent_ledger::proto::v1::{BeginResponse, Decision};
 use tokio::task::JoinSet;
 
 use crate::support::{
-    calls::{Agent, CHARGE_POLICY, begin, charge, completion, key_of},
+    calls::{CHARGE_POLICY, begin, charge, completion, key_of},
     load::wait_until,
-    process::ServerProcess,
-    server::{Kind, TestStore},
+    replicas::{Replicas, tally},
+    server::Kind,
 };
 
-struct TwoServers {
-    store: TestStore,
-    servers: [ServerProcess; 2],
-    /// Two connections to each.
-    agents: Vec<Agent>,
-}
-
-impl TwoServers {
-    async fn start() -> Self {
-        let store = TestStore::new(Kind::Postgres).await;
-        // At once: both migrate nothing, both offer the same policy.
-        let start = || ServerProcess::start(&store.address, Some(CHARGE_POLICY), &[]);
-        let (one, two) = tokio::join!(start(), start());
-        let mut agents = Vec::new();
-        for server in [&one, &two, &one, &two] {
-            agents.push(server.client().await);
-        }
-        Self { store, servers: [one, two], agents }
-    }
-
-    fn agent(&self, caller: usize) -> Agent {
-        self.agents[caller % self.agents.len()].clone()
-    }
-
-    /// The answers to `callers` Begins of one intent, sent at once.
-    async fn storm(&self, order: &str, callers: usize) -> Vec<BeginResponse> {
-        let calls = (0..callers).map(|caller| {
-            let (agent, request) = (self.agent(caller), charge(order, 1200, "invoice 17"));
-            tokio::spawn(async move { begin(&agent, request).await })
-        });
-        join_all(calls).await.into_iter().map(Result::unwrap).collect()
-    }
-
-    /// One of `callers` executes, the others hold; after its Complete, all of them replay.
-    async fn one_executes(&self, order: &str, callers: usize) {
-        let answers = self.storm(order, callers).await;
-        let expected = [("EXECUTE NEW", 1), ("HOLD IN_FLIGHT", callers - 1)];
-        assert_eq!(tally(&answers), expected.map(|(words, n)| (words.to_owned(), n)).into());
-        let granted = answers.iter().find(|it| it.decision() == Decision::Execute).unwrap();
-        self.agent(1).complete(completion(granted, b"\"ch_1\"")).await.unwrap();
-        let answers = self.storm(order, callers).await;
-        assert_eq!(tally(&answers), [("REPLAY COMPLETED".to_owned(), callers)].into());
-        for answer in answers {
-            assert_eq!(answer.intent.unwrap().result.unwrap(), b"\"ch_1\"");
-        }
-    }
-
-    async fn stop(mut self) {
-        for server in &mut self.servers {
-            server.terminate().await;
-        }
-    }
-}
-
-/// How often each decision and reason was answered.
-fn tally(answers: &[BeginResponse]) -> BTreeMap<String, usize> {
-    let mut tally = BTreeMap::new();
-    for answer in answers {
-        let decision = answer.decision().as_str_name().trim_start_matches("DECISION_");
-        let reason = answer.reason().as_str_name().trim_start_matches("REASON_");
-        *tally.entry(format!("{decision} {reason}")).or_default() += 1;
-    }
-    tally
+async fn two_servers() -> Replicas {
+    Replicas::start(Kind::Postgres, 2, CHARGE_POLICY).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nine_begins_at_once_are_one_execute_and_eight_holds() {
-    let two = TwoServers::start().await;
+    let two = two_servers().await;
     two.one_executes("o-17", 9).await;
     two.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_hundred_begins_at_once_are_one_execute() {
-    let two = TwoServers::start().await;
+    let two = two_servers().await;
     two.one_executes("o-17", 200).await;
     assert_eq!(two.store.count_intents().await, 1);
     two.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_begins_over_three_servers_are_one_execute() {
+    let three = Replicas::start(Kind::Postgres, 3, CHARGE_POLICY).await;
+    three.one_executes("o-17", 1000).await;
+    assert_eq!(three.store.count_intents().await, 1);
+    three.stop().await;
 }
 
 /// Each of 100 callers begins the same 20 intents, each in another order; whoever is granted
@@ -99,7 +45,7 @@ async fn two_hundred_begins_at_once_are_one_execute() {
 async fn a_hundred_callers_of_twenty_keys_execute_twenty_times() {
     const CALLERS: usize = 100;
     const KEYS: usize = 20;
-    let two = TwoServers::start().await;
+    let two = two_servers().await;
     let mut callers = JoinSet::new();
     for caller in 0..CALLERS {
         let agent = two.agent(caller);
@@ -146,7 +92,7 @@ async fn a_hundred_callers_of_twenty_keys_execute_twenty_times() {
 /// Fifty callers meet the open transaction of the key's first inserter, which ends with `ending`.
 async fn fifty_callers_meet_an_open_transaction(ending: &str) -> BTreeMap<String, usize> {
     const CALLERS: usize = 50;
-    let two = TwoServers::start().await;
+    let two = two_servers().await;
     // A row as a server writes it, taken away again for the test to insert.
     begin(&two.agent(0), charge("o-17", 1200, "invoice 17")).await;
     let first = two.store.postgres().await;
@@ -188,22 +134,4 @@ async fn of_fifty_callers_one_executes_after_a_rollback() {
     let tally = fifty_callers_meet_an_open_transaction("ROLLBACK").await;
     let expected = [("EXECUTE NEW".to_owned(), 1), ("HOLD IN_FLIGHT".to_owned(), 49)];
     assert_eq!(tally, expected.into());
-}
-
-/// Batches of two servers that hold the same keys in every order never deadlock into an error.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn batches_that_cross_each_other_are_all_answered() {
-    let two = TwoServers::start().await;
-    for round in 0..5 {
-        let calls = (0..400).map(|call| {
-            let key = if call % 2 == 0 { call / 4 } else { 99 - call / 4 };
-            let agent = two.agent(call);
-            let request: BeginRequest = charge(&format!("{round}-{key}"), 1, "memo");
-            tokio::spawn(async move { begin(&agent, request).await })
-        });
-        let answers: Vec<_> = join_all(calls).await.into_iter().map(Result::unwrap).collect();
-        let new = answers.iter().filter(|answer| answer.reason() == Reason::New).count();
-        assert_eq!((new, answers.len()), (100, 400));
-    }
-    two.stop().await;
 }

@@ -9,6 +9,7 @@ use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
@@ -44,18 +45,15 @@ impl PgCluster {
 
     /// The same, with settings that win over ours, one a line, and with variables for the server.
     pub(crate) fn start_with(settings: &str, environment: &[(&str, &Path)]) -> Self {
+        Self::start_of(Programs::find(), settings, environment)
+    }
+
+    fn start_of(programs: Programs, settings: &str, environment: &[(&str, &Path)]) -> Self {
         let environment = environment
             .iter()
             .map(|(name, path)| ((*name).to_owned(), path.to_path_buf()))
             .collect();
-        let programs = Programs::find();
-        let home = tempfile::Builder::new()
-            .prefix("pg-")
-            .tempdir()
-            .expect("a temporary directory can be made");
-        if let Some((uid, gid)) = programs.run_as {
-            chown(home.path(), Some(uid), Some(gid)).expect("root may give a directory away");
-        }
+        let home = home_for(programs.run_as, "pg-");
         let data = home.path().join("data");
         programs.run(
             "initdb",
@@ -188,13 +186,67 @@ pub(crate) fn program(name: &str) -> PathBuf {
 /// # Panics
 /// Where the tests were not started by `./test.sh`, saying so.
 pub(crate) fn fresh_database() -> String {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let Ok(server) = std::env::var("INTENT_LEDGER_TEST_POSTGRES") else {
+    fresh_database_on(&told("INTENT_LEDGER_TEST_POSTGRES"))
+}
+
+/// A new, empty database on the Postgres of another major version. Its cluster is started by the first test of a
+/// process that asks, shared by the others, and ends with the process.
+pub(crate) fn fresh_database_of_another_major() -> String {
+    static SERVER: OnceLock<String> = OnceLock::new();
+    fresh_database_on(SERVER.get_or_init(|| {
+        let cluster = PgCluster::start_of(Programs::of_another_major(), "", &[]);
+        let postmaster = cluster.postmaster.as_ref().expect("the cluster runs");
+        ends_with_us(postmaster.id(), cluster.home.path());
+        let url = cluster.url();
+        std::mem::forget(cluster);
+        url
+    }))
+}
+
+/// A shell that waits for the end of this process, which is the end of its standard input: nobody else holds the other
+/// end of that pipe. A test binary ends without dropping what is static, and may be killed besides.
+const KEEPER: &str = r#"
+trap '' INT TERM HUP
+home="$1" process="$2"
+cat >/dev/null
+kill -s QUIT "$process"
+tries=0
+while kill -0 "$process" 2>/dev/null && [ "$tries" -lt 200 ]; do
+  sleep 0.05
+  tries=$((tries + 1))
+done
+rm -rf "$home"
+"#;
+
+/// For a daemon that all tests of this process share: once this process has ended, the daemon is sent a SIGQUIT and its
+/// directory is removed.
+pub(crate) fn ends_with_us(daemon: u32, home: &Path) {
+    let keeper = Command::new("sh")
+        .args(["-c", KEEPER, "keeper"])
+        .arg(home)
+        .arg(daemon.to_string())
+        .current_dir("/")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("sh can be started");
+    // Our end of the pipe stays open until the kernel closes it.
+    std::mem::forget(keeper);
+}
+
+/// What `./test.sh` tells the tests in a variable.
+pub(crate) fn told(variable: &str) -> String {
+    std::env::var(variable).unwrap_or_else(|_| {
         panic!(
-            "INTENT_LEDGER_TEST_POSTGRES is not set: run ./test.sh (or ./test.sh NAME_OF_A_TEST), which starts a \
-             Postgres cluster for the tests"
-        );
-    };
+            "{variable} is not set: run ./test.sh (or ./test.sh NAME_OF_A_TEST), which finds or starts what the \
+             tests need"
+        )
+    })
+}
+
+fn fresh_database_on(server: &str) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
     let (base, _) = server.rsplit_once('/').expect("the URL ends in a database name");
     let psql = program("psql");
     loop {
@@ -203,7 +255,7 @@ pub(crate) fn fresh_database() -> String {
         let output = Command::new(&psql)
             .args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-c"])
             .arg(format!("CREATE DATABASE {name}"))
-            .arg(&server)
+            .arg(server)
             .output()
             .expect("psql can be run");
         let complaint = String::from_utf8_lossy(&output.stderr);
@@ -232,13 +284,12 @@ impl Programs {
                 "PostgreSQL is installed under /usr/lib/postgresql: ./test.sh installs it where it is missing",
             ),
         };
-        let user = match std::env::var("INTENT_LEDGER_TEST_PGUSER") {
-            Ok(user) => user,
-            Err(_) if id(&["-u"]) == 0 => "postgres".to_owned(),
-            Err(_) => String::new(),
-        };
-        let run_as = (!user.is_empty()).then(|| (id(&["-u", &user]), id(&["-g", &user])));
-        Self { bin, run_as }
+        Self { bin, run_as: daemon_user() }
+    }
+
+    /// Those of another major version than [`find`](Self::find)'s.
+    fn of_another_major() -> Self {
+        Self { bin: told("INTENT_LEDGER_TEST_PGBIN_OTHER").into(), run_as: daemon_user() }
     }
 
     /// A program to run as the server's user, in a directory which that user may enter.
@@ -263,6 +314,28 @@ impl Programs {
     }
 }
 
+/// Whom to run daemons as that refuse to run as root: user and group id; `None` is ourselves.
+pub(crate) fn daemon_user() -> Option<(u32, u32)> {
+    let user = match std::env::var("INTENT_LEDGER_TEST_PGUSER") {
+        Ok(user) => user,
+        Err(_) if id(&["-u"]) == 0 => "postgres".to_owned(),
+        Err(_) => String::new(),
+    };
+    (!user.is_empty()).then(|| (id(&["-u", &user]), id(&["-g", &user])))
+}
+
+/// A directory for a daemon of that user.
+pub(crate) fn home_for(run_as: Option<(u32, u32)>, prefix: &str) -> TempDir {
+    let home = tempfile::Builder::new()
+        .prefix(prefix)
+        .tempdir()
+        .expect("a temporary directory can be made");
+    if let Some((uid, gid)) = run_as {
+        chown(home.path(), Some(uid), Some(gid)).expect("root may give a directory away");
+    }
+    home
+}
+
 fn newest_installed() -> Option<PathBuf> {
     let majors = fs::read_dir("/usr/lib/postgresql").ok()?;
     majors
@@ -282,7 +355,7 @@ fn id(args: &[&str]) -> u32 {
 }
 
 /// A port nobody listens on, another one at each call, spread by process id so that test binaries do not queue up.
-fn free_port() -> u32 {
+pub(crate) fn free_port() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let span = PORTS.end - PORTS.start;
     (0..span)
@@ -320,7 +393,7 @@ fn state_and_parent(pid: u32) -> Option<(char, u32)> {
     Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
 }
 
-fn poll(what: &str, mut done: impl FnMut() -> bool) {
+pub(crate) fn poll(what: &str, mut done: impl FnMut() -> bool) {
     for _ in 0..POLLS_MAX {
         if done() {
             return;

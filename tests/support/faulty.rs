@@ -11,7 +11,7 @@ use std::{
 
 use async_trait::async_trait;
 use intent_ledger::{
-    domain::{event::Event, time::Timestamp},
+    domain::{attempt::Fate, event::Event, time::Timestamp},
     proto::v1::{Intent, LookupRequest},
     store::{
         Cursor, Diagnosis, Filter, Found, OrphanFact, Reference, RowKey, Store, StoreError, Stored,
@@ -19,10 +19,14 @@ use intent_ledger::{
     },
 };
 use tokio::{sync::watch, task::JoinHandle};
+use tokio_util::task::TaskTracker;
 use tonic::Status;
 use uuid::Uuid;
 
-use super::calls::{self, Agent};
+use super::{
+    calls::{self, Agent},
+    seeded::Luck,
+};
 
 /// What goes wrong with one write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,11 +37,32 @@ pub(crate) enum Fault {
     ReplyLost,
     /// It is not written, and nobody can tell.
     RequestLost,
+    /// As far as anybody can tell it is lost; it is written later, if it still can be.
+    RequestLate,
+    /// The store finds fault with one of several rows, and writes none.
+    Rejected,
+}
+
+/// A row that was truly written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Truth {
+    pub(crate) id: Uuid,
+    pub(crate) version: Version,
+    /// The attempt that was the current one with this write, and its fate.
+    pub(crate) attempt: Uuid,
+    pub(crate) fate: Fate,
+    /// Whether the writer has been told.
+    pub(crate) told: bool,
 }
 
 /// A real store with faults to come.
 pub(crate) struct FaultyStore {
     inner: Arc<dyn Store>,
+    writers: usize,
+    luck: Option<Mutex<Luck>>,
+    truths: Arc<Mutex<Vec<Truth>>>,
+    late: TaskTracker,
+    batches: Mutex<Vec<usize>>,
     faults: Mutex<VecDeque<Fault>>,
     down: AtomicBool,
     held: watch::Sender<bool>,
@@ -47,8 +72,23 @@ pub(crate) struct FaultyStore {
 
 impl FaultyStore {
     pub(crate) fn over(inner: Arc<dyn Store>) -> Arc<Self> {
+        // One writer, so that a held write holds up everything behind it.
+        Self::new(inner, 1, None)
+    }
+
+    /// A store whose faults come by chance.
+    pub(crate) fn with_luck(inner: Arc<dyn Store>, writers: usize, luck: Luck) -> Arc<Self> {
+        Self::new(inner, writers, Some(Mutex::new(luck)))
+    }
+
+    fn new(inner: Arc<dyn Store>, writers: usize, luck: Option<Mutex<Luck>>) -> Arc<Self> {
         Arc::new(Self {
             inner,
+            writers,
+            luck,
+            truths: Arc::default(),
+            late: TaskTracker::new(),
+            batches: Mutex::default(),
             faults: Mutex::default(),
             down: AtomicBool::new(false),
             held: watch::channel(false).0,
@@ -81,7 +121,7 @@ impl FaultyStore {
         self.waiting.subscribe().wait_for(|waiting| *waiting >= count).await.unwrap();
     }
 
-    /// How many reads by key have been answered.
+    /// How many keys have been looked up.
     pub(crate) fn finds(&self) -> watch::Receiver<usize> {
         self.finds.subscribe()
     }
@@ -100,6 +140,25 @@ impl FaultyStore {
         let waiting = tokio::spawn(async move { calls::lookup(&agent, request).await });
         finds.wait_for(|finds| *finds >= before + 2).await.unwrap();
         waiting
+    }
+
+    /// How many rows each write has had.
+    pub(crate) fn batches(&self) -> Vec<usize> {
+        self.batches.lock().unwrap().clone()
+    }
+
+    /// What was truly written, whatever anybody was told.
+    pub(crate) fn truths(&self) -> Vec<Truth> {
+        self.truths.lock().unwrap().clone()
+    }
+
+    /// Has no more bad luck; returns once late writes have happened.
+    pub(crate) async fn turn_good(&self) {
+        if let Some(luck) = &self.luck {
+            luck.lock().unwrap().turn_good();
+        }
+        self.late.close();
+        self.late.wait().await;
     }
 
     fn up(&self) -> Result<(), StoreError> {
@@ -126,22 +185,54 @@ impl Store for FaultyStore {
         self.waiting.send_modify(|waiting| *waiting += 1);
         self.held.subscribe().wait_for(|held| !held).await.unwrap();
         self.waiting.send_modify(|waiting| *waiting -= 1);
-        let fault = self.faults.lock().unwrap().pop_front();
-        match fault {
-            None => self.inner.write(writes, lock_wait).await,
-            Some(Fault::Refused) => Err(StoreError::Unavailable("refused by the test".into())),
-            Some(Fault::RequestLost) => Err(StoreError::Indeterminate("lost by the test".into())),
-            Some(Fault::ReplyLost) => {
-                self.inner.write(writes, lock_wait).await?;
-                Err(StoreError::Indeterminate("lost by the test".into()))
-            }
+        self.batches.lock().unwrap().push(writes.len());
+        let told_to = self.faults.lock().unwrap().pop_front();
+        let (pause, by_chance) =
+            self.luck.as_ref().map_or((None, None), |luck| luck.lock().unwrap().of_a_write());
+        if let Some(pause) = pause {
+            tokio::time::sleep(pause).await;
         }
+        let lost = Err(StoreError::Indeterminate("lost by the test".into()));
+        let answer = match told_to.or(by_chance) {
+            Some(Fault::Rejected) if writes.len() > 1 => {
+                Err(StoreError::Rejected("rejected by the test".into()))
+            }
+            None | Some(Fault::Rejected) => {
+                let written = self.inner.write(writes, lock_wait).await;
+                note(&self.truths, writes, &written, true);
+                written
+            }
+            Some(Fault::Refused) => Err(StoreError::Unavailable("refused by the test".into())),
+            Some(Fault::RequestLost) => lost,
+            Some(Fault::RequestLate) => {
+                let (inner, truths) = (Arc::clone(&self.inner), Arc::clone(&self.truths));
+                let writes = writes.to_vec();
+                self.late.spawn(async move {
+                    tokio::time::sleep(pause.unwrap_or_default()).await;
+                    let written = inner.write(&writes, lock_wait).await;
+                    note(&truths, &writes, &written, false);
+                });
+                lost
+            }
+            Some(Fault::ReplyLost) => {
+                let written = self.inner.write(writes, lock_wait).await;
+                note(&self.truths, writes, &written, false);
+                written.and(lost)
+            }
+        };
+        if let Some(pause) = pause {
+            tokio::time::sleep(pause).await;
+        }
+        answer
     }
 
     async fn find(&self, keys: &[RowKey]) -> Result<Found, StoreError> {
         self.up()?;
+        if self.luck.as_ref().is_some_and(|luck| luck.lock().unwrap().of_a_read()) {
+            return Err(StoreError::Unavailable("refused by the test".into()));
+        }
         let found = self.inner.find(keys).await;
-        self.finds.send_modify(|finds| *finds += 1);
+        self.finds.send_modify(|finds| *finds += keys.len());
         found
     }
 
@@ -221,8 +312,28 @@ impl Store for FaultyStore {
         self.inner.diagnose().await
     }
 
-    /// One, so that a held write holds up everything behind it.
     fn writers(&self) -> usize {
-        1
+        self.writers
     }
+}
+
+/// Remembers the rows that were written.
+fn note(
+    truths: &Mutex<Vec<Truth>>,
+    writes: &[Write],
+    written: &Result<Vec<Written>, StoreError>,
+    told: bool,
+) {
+    let Ok(written) = written else { return };
+    let done = writes.iter().zip(written).filter(|(_, it)| matches!(it, Written::Done { .. }));
+    truths.lock().unwrap().extend(done.filter_map(|(write, _)| {
+        let current = write.intent.current()?;
+        Some(Truth {
+            id: write.row_id(),
+            version: write.version_after(),
+            attempt: current.id,
+            fate: current.fate,
+            told,
+        })
+    }));
 }

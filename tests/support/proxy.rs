@@ -4,7 +4,7 @@
 //! transaction however TCP cuts the stream.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::{Arc, Mutex},
 };
 
@@ -41,6 +41,7 @@ pub(crate) struct Seams {
 struct Shared {
     armed: Option<Fault>,
     seams: Seams,
+    statements: BTreeSet<String>,
 }
 
 /// A proxy in front of one Postgres.
@@ -86,6 +87,11 @@ impl Proxy {
     pub(crate) fn seams(&self) -> Seams {
         self.shared.lock().unwrap().seams.clone()
     }
+
+    /// The text of every statement that has passed, whole.
+    pub(crate) fn statements(&self) -> BTreeSet<String> {
+        self.shared.lock().unwrap().statements.clone()
+    }
 }
 
 impl Drop for Proxy {
@@ -118,6 +124,9 @@ async fn requests(
     let mut commits = false;
     loop {
         let message = message(&mut client, true).await?;
+        if let Some(statement) = statement(&message) {
+            shared.lock().unwrap().statements.insert(statement);
+        }
         let text = text_run(&message, &mut prepared);
         if text.as_deref().is_some_and(|text| text.starts_with(BEGIN)) {
             let mut shared = shared.lock().unwrap();
@@ -203,6 +212,18 @@ fn text_run(message: &[u8], prepared: &mut HashMap<Vec<u8>, Vec<u8>>) -> Option<
         b'B' => prepared.get(&texts.nth(1)?).cloned(),
         _ => None,
     }
+}
+
+/// The text of a simple query, or of a statement to prepare.
+fn statement(message: &[u8]) -> Option<String> {
+    let mut texts = message[5..].split(|byte| *byte == 0);
+    let text = match message[0] {
+        b'Q' => texts.next(),
+        // Its name comes first.
+        b'P' => texts.nth(1),
+        _ => None,
+    }?;
+    Some(String::from_utf8_lossy(text).into_owned())
 }
 
 /// One message of the protocol, with its type, if it has one, and its length.

@@ -10,45 +10,83 @@ use intent_ledger::{
         intent_ledger_service_client::IntentLedgerServiceClient,
         intent_operations_service_client::IntentOperationsServiceClient,
     },
-    store::{self, Store, StoreOptions},
+    store::{self, Statements, Store, StoreOptions},
 };
 use tempfile::TempDir;
 use tonic::transport::Channel;
 
-use super::{cluster, faulty::FaultyStore};
+use super::{cluster, faulty::FaultyStore, load::wait_until, pooler};
 
 /// Which store a test runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Sqlite,
     Postgres,
+    /// The same Postgres behind PgBouncer in transaction mode.
+    Pooled,
+    /// A Postgres of another major version.
+    AnotherMajor,
 }
 
 /// A migrated store of its own, whose address any number of servers can open.
 #[derive(Clone)]
 pub(crate) struct TestStore {
     pub(crate) address: String,
+    /// The road of the test's own statements: no proxy or pooler is on it.
+    direct: String,
+    statements: Statements,
     _dir: Arc<TempDir>,
 }
 
 impl TestStore {
     pub(crate) async fn new(kind: Kind) -> Self {
         let dir = Arc::new(TempDir::new().unwrap());
-        let address = match kind {
-            Kind::Sqlite => format!("sqlite:{}", dir.path().join("ledger.db").display()),
-            Kind::Postgres => tokio::task::spawn_blocking(cluster::fresh_database).await.unwrap(),
-        };
-        store::migrate(&StoreOptions::new(&address)).await.unwrap();
-        Self { address, _dir: dir }
+        let path = dir.path().join("ledger.db");
+        // To start a server blocks.
+        let made = tokio::task::spawn_blocking(move || match kind {
+            Kind::Sqlite => {
+                let file = format!("sqlite:{}", path.display());
+                (file.clone(), file)
+            }
+            Kind::Postgres => {
+                let url = cluster::fresh_database();
+                (url.clone(), url)
+            }
+            Kind::Pooled => {
+                let direct = cluster::fresh_database();
+                (pooler::through_the_pooler(&direct), direct)
+            }
+            Kind::AnotherMajor => {
+                let url = cluster::fresh_database_of_another_major();
+                (url.clone(), url)
+            }
+        });
+        let (address, direct) = made.await.unwrap();
+        let statements = if kind == Kind::Pooled { Statements::Unnamed } else { Statements::Named };
+        let store = Self { address, direct, statements, _dir: dir };
+        store::migrate(&store.options()).await.unwrap();
+        store
+    }
+
+    /// What a server process must be told of the road to this store.
+    pub(crate) fn flags(&self) -> &'static [&'static str] {
+        match self.statements {
+            Statements::Named => &[],
+            Statements::Unnamed => &["--behind-pooler"],
+        }
+    }
+
+    fn options(&self) -> StoreOptions {
+        StoreOptions { statements: self.statements, ..StoreOptions::new(&self.address) }
     }
 
     /// The same store by another road: a proxy's, say.
     pub(crate) fn through(&self, address: String) -> Self {
-        Self { address, _dir: Arc::clone(&self._dir) }
+        Self { address, ..self.clone() }
     }
 
     pub(crate) async fn open(&self) -> Arc<dyn Store> {
-        store::open(&StoreOptions::new(&self.address)).await.unwrap()
+        store::open(&self.options()).await.unwrap()
     }
 
     /// Runs one statement in the store's own SQL, beside the ledger's back.
@@ -66,7 +104,7 @@ impl TestStore {
     /// A plain session on the Postgres behind the ledger.
     pub(crate) async fn postgres(&self) -> tokio_postgres::Client {
         let (client, connection) =
-            tokio_postgres::connect(&self.address, tokio_postgres::NoTls).await.unwrap();
+            tokio_postgres::connect(&self.direct, tokio_postgres::NoTls).await.unwrap();
         tokio::spawn(connection);
         client
     }
@@ -80,6 +118,21 @@ impl TestStore {
             let client = self.postgres().await;
             client.query_one("SELECT count(*) FROM intents", &[]).await.unwrap().get(0)
         }
+    }
+
+    /// How often this Postgres had to end a transaction of this database to break a deadlock. A session counts for
+    /// certain once it has ended, so no store may be open any more.
+    pub(crate) async fn deadlocks(&self) -> i64 {
+        let client = self.postgres().await;
+        let others = "SELECT count(*) FROM pg_stat_activity
+                      WHERE datname = current_database() AND backend_type = 'client backend'
+                        AND pid <> pg_backend_pid()";
+        wait_until("the other sessions have ended", async || {
+            client.query_one(others, &[]).await.unwrap().get::<_, i64>(0) == 0
+        })
+        .await;
+        let deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()";
+        client.query_one(deadlocks, &[]).await.unwrap().get(0)
     }
 
     /// Everything that is stored of the intents, every column of every row, as text.

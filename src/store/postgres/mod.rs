@@ -402,8 +402,9 @@ impl Store for PostgresStore {
         let replays: Vec<i64> =
             sorted.iter().map(|touch| i64::try_from(touch.replays).unwrap_or(i64::MAX)).collect();
         self.query(
-            "UPDATE intents i SET replay_count = replay_count + t.replays, last_seen_at = now()
-             FROM unnest($1::uuid[], $2::int8[]) AS t(id, replays) WHERE i.id = t.id",
+            "WITH clock AS (SELECT now() AS at)
+             UPDATE intents i SET replay_count = replay_count + t.replays, last_seen_at = clock.at
+             FROM unnest($1::uuid[], $2::int8[]) AS t(id, replays), clock WHERE i.id = t.id",
             &[(&ids, Type::UUID_ARRAY), (&replays, Type::INT8_ARRAY)],
         )
         .await?;
