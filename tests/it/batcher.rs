@@ -2,7 +2,12 @@
 
 mod chance;
 
-use std::{future::Future, pin::pin, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    pin::{Pin, pin},
+    sync::Arc,
+    time::Duration,
+};
 
 use futures::{future::join_all, poll};
 use intent_ledger::{
@@ -26,7 +31,9 @@ use uuid::Uuid;
 use crate::{
     on_both_stores,
     support::{
-        faulty::FaultyStore,
+        faulty::{Fault, FaultyStore},
+        load::wait_until,
+        seeded::{Dice, Luck},
         server::{Kind, TestStore},
     },
 };
@@ -148,6 +155,17 @@ macro_rules! queue {
     };
 }
 
+/// Queues calls that may have to read their rows first; they are held up when this returns.
+async fn queue_after_reading(stores: &[&FaultyStore], mut calls: Pin<&mut impl Future>) {
+    loop {
+        assert!(poll!(&mut calls).is_pending(), "they are held up");
+        if !stores.iter().any(|store| store.is_read()) {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
 on_both_stores! {
     async fn equal_keys_of_one_batch_are_granted_to_the_first_that_came(kind) {
         let test = TestStore::new(kind).await;
@@ -184,14 +202,13 @@ on_both_stores! {
         let key = granted.row.unwrap().intent.key;
         let attempt = granted.attempt_id.unwrap();
         let blocker = hold_behind_a_batch(&store, &ledger).await;
-        // All have the row that was just granted at hand.
         let complete = |result: &[u8]| {
             Box::pin(ledger.complete(completion("", key, attempt, result), Deadline::default()))
         };
         let mut first = [complete(b"1")];
         queue!(first);
-        let mut others = join_all([complete(b"2"), complete(b"1")]);
-        assert!(poll!(&mut others).is_pending());
+        let mut others = pin!(join_all([complete(b"2"), complete(b"1")]));
+        queue_after_reading(&[&store], others.as_mut()).await;
         store.release();
         let [first] = first;
         assert_eq!(first.await.unwrap().row.intent.state, State::Completed);
@@ -277,11 +294,10 @@ on_both_stores! {
 }
 
 /// The answers of two replicas to the same calls: each has all of them in one batch, the second in reverse, and both
-/// batches are let go at once. Each call reads its row first, or none does.
+/// batches are let go at once.
 async fn crossed<'a, T, C>(
     replicas: &'a [(Arc<FaultyStore>, Arc<Ledger>); 2],
     calls: usize,
-    reading: bool,
     call: impl Fn(&'a Ledger, usize) -> C,
 ) -> Vec<[T; 2]>
 where
@@ -293,24 +309,13 @@ where
         hold_behind_a_batch(forth_store, forth),
         hold_behind_a_batch(back_store, back)
     );
-    let reads = [forth_store, back_store].map(|store| {
-        let mut finds = store.finds();
-        let goal = *finds.borrow_and_update() + calls;
-        async move { assert!(finds.wait_for(|finds| *finds >= goal).await.is_ok()) }
-    });
     let mut all = pin!(async {
         tokio::join!(
             join_all((0..calls).map(|number| call(forth, number))),
             join_all((0..calls).rev().map(|number| call(back, number))),
         )
     });
-    if reading {
-        tokio::select! {
-            answers = &mut all => panic!("they are held up: {answers:?}"),
-            _ = join_all(reads) => {}
-        }
-    }
-    assert!(poll!(&mut all).is_pending());
+    queue_after_reading(&[forth_store, back_store], all.as_mut()).await;
     forth_store.release();
     back_store.release();
     let (one, mut other) = all.await;
@@ -322,16 +327,15 @@ where
 
 /// Two replicas whose batches hold the same rows in opposite orders, to insert and to replace: everybody is answered,
 /// and Postgres has never had to break a deadlock.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn batches_that_cross_each_other_are_all_answered() {
+async fn batches_that_cross_each_other(kind: Kind) {
     const ROUNDS: usize = 200;
     const BEGUN: usize = 10;
     const EXTENDED: usize = 4;
-    let test = TestStore::new(Kind::Postgres).await;
+    let test = TestStore::new(kind).await;
     let replicas = [held(&test).await, held(&test).await];
     for round in 0..ROUNDS {
         let begin = |ledger, number| charge(ledger, &format!("{round}-{number}"));
-        let begun = crossed(&replicas, BEGUN, false, begin).await;
+        let begun = crossed(&replicas, BEGUN, begin).await;
         let granted = begun.iter().map(|answers| {
             let new: Vec<_> = answers.iter().filter(|it| reason(it) == Some(NEW)).collect();
             assert_eq!(new.len(), 1, "{answers:?}");
@@ -339,7 +343,7 @@ async fn batches_that_cross_each_other_are_all_answered() {
         });
         let granted: Vec<(Key, Uuid)> = granted.collect();
         let extend = |ledger, number: usize| extended(ledger, granted[number]);
-        crossed(&replicas, EXTENDED, true, extend).await;
+        crossed(&replicas, EXTENDED, extend).await;
     }
     for (_, ledger) in &replicas {
         ledger.stop().await;
@@ -347,6 +351,17 @@ async fn batches_that_cross_each_other_are_all_answered() {
     drop(replicas);
     assert_eq!(test.count_intents().await, (ROUNDS * (BEGUN + 4)) as i64);
     assert_eq!(test.deadlocks().await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn batches_that_cross_each_other_are_all_answered() {
+    batches_that_cross_each_other(Kind::Postgres).await;
+}
+
+/// Where nothing is prepared, Postgres plans each batch anew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn batches_that_cross_behind_a_pooler_are_all_answered() {
+    batches_that_cross_each_other(Kind::Pooled).await;
 }
 
 /// A row that somebody's open transaction has locked holds up only itself.
@@ -412,6 +427,52 @@ async fn a_locked_row_holds_up_nobody_else() {
             assert_eq!(again.row.intent.state, State::Completed);
         }
         Err(other) => panic!("{other:?}"),
+    }
+    ledger.stop().await;
+}
+
+/// Two batches that are under way at once, each with a call for the same row, find it locked one after the other. What
+/// comes for the row in between is answered all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_that_two_batches_find_locked_loses_no_call() {
+    let test = TestStore::new(Kind::Postgres).await;
+    let luck = Luck::new(Dice::new(0, 0), 0);
+    let store = FaultyStore::with_luck(test.open().await, 2, luck);
+    let options = LedgerOptions { batch_rows_max: 1, ..LedgerOptions::default() };
+    let ledger = Ledger::start(Arc::clone(&store) as _, &options).await.unwrap();
+    ledger.offer_policy(POLICY).await.unwrap();
+    let granted = charge(&ledger, "a").await.unwrap();
+    let key = granted.row.unwrap().intent.key;
+    let attempt = granted.attempt_id.unwrap();
+    let session = test.postgres().await;
+    session.batch_execute("BEGIN; SELECT FROM intents FOR UPDATE").await.unwrap();
+
+    store.hold();
+    let complete = |result: &[u8]| {
+        Box::pin(ledger.complete(completion("", key, attempt, result), Deadline::default()))
+    };
+    let mut first = pin!(join_all([complete(b"1"), complete(b"2")]));
+    queue_after_reading(&[&store], first.as_mut()).await;
+    store.held_writes(2).await;
+    let (tried, answered) = (store.batches().len(), store.answered());
+    // One of them is told at once, and so is its second try; the other finds out by itself.
+    store.next_writes(&[Fault::Locked, Fault::Nothing, Fault::Locked]);
+    store.release();
+    // Both batches, and the one once more by itself, and then beside the batches.
+    wait_until("one waits alone", async || store.batches().len() >= tried + 4).await;
+    let mut late = pin!(complete(b"3"));
+    queue_after_reading(&[&store], late.as_mut()).await;
+    // All but the one that waits alone.
+    wait_until("the other has found out", async || store.answered() >= answered + 4).await;
+    session.batch_execute("ROLLBACK").await.unwrap();
+
+    let mut answers = first.await;
+    answers.push(late.await);
+    let settled = answers.iter().filter(|it| it.is_ok()).count();
+    assert_eq!(settled, 1, "{answers:?}");
+    for refused in answers.into_iter().filter_map(Result::err) {
+        let LedgerError::Refused { refusal, .. } = refused else { panic!("{refused:?}") };
+        assert_eq!(refusal, Refusal::AlreadySettled);
     }
     ledger.stop().await;
 }

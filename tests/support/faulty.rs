@@ -4,7 +4,7 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -31,6 +31,8 @@ use super::{
 /// What goes wrong with one write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
+    /// Nothing, for a write between others.
+    Nothing,
     /// The store says that it wrote nothing, and it did not.
     Refused,
     /// It is written, and the answer is lost.
@@ -41,6 +43,8 @@ pub(crate) enum Fault {
     RequestLate,
     /// The store finds fault with one of several rows, and writes none.
     Rejected,
+    /// Somebody has locked one of the rows; none is written.
+    Locked,
 }
 
 /// A row that was truly written.
@@ -68,6 +72,8 @@ pub(crate) struct FaultyStore {
     held: watch::Sender<bool>,
     waiting: watch::Sender<usize>,
     finds: watch::Sender<usize>,
+    reading: AtomicUsize,
+    answered: AtomicUsize,
 }
 
 impl FaultyStore {
@@ -94,6 +100,8 @@ impl FaultyStore {
             held: watch::channel(false).0,
             waiting: watch::channel(0).0,
             finds: watch::channel(0).0,
+            reading: AtomicUsize::new(0),
+            answered: AtomicUsize::new(0),
         })
     }
 
@@ -142,6 +150,16 @@ impl FaultyStore {
         waiting
     }
 
+    /// Whether some call reads a row.
+    pub(crate) fn is_read(&self) -> bool {
+        self.reading.load(Ordering::SeqCst) > 0
+    }
+
+    /// How many writes have been answered, whatever the answer.
+    pub(crate) fn answered(&self) -> usize {
+        self.answered.load(Ordering::SeqCst)
+    }
+
     /// How many rows each write has had.
     pub(crate) fn batches(&self) -> Vec<usize> {
         self.batches.lock().unwrap().clone()
@@ -159,6 +177,13 @@ impl FaultyStore {
         }
         self.late.close();
         self.late.wait().await;
+    }
+
+    async fn read<T>(&self, read: impl Future<Output = T>) -> T {
+        self.reading.fetch_add(1, Ordering::SeqCst);
+        let read = read.await;
+        self.reading.fetch_sub(1, Ordering::SeqCst);
+        read
     }
 
     fn up(&self) -> Result<(), StoreError> {
@@ -197,11 +222,12 @@ impl Store for FaultyStore {
             Some(Fault::Rejected) if writes.len() > 1 => {
                 Err(StoreError::Rejected("rejected by the test".into()))
             }
-            None | Some(Fault::Rejected) => {
+            None | Some(Fault::Nothing | Fault::Rejected) => {
                 let written = self.inner.write(writes, lock_wait).await;
                 note(&self.truths, writes, &written, true);
                 written
             }
+            Some(Fault::Locked) => Err(StoreError::Locked("locked by the test".into())),
             Some(Fault::Refused) => Err(StoreError::Unavailable("refused by the test".into())),
             Some(Fault::RequestLost) => lost,
             Some(Fault::RequestLate) => {
@@ -223,6 +249,7 @@ impl Store for FaultyStore {
         if let Some(pause) = pause {
             tokio::time::sleep(pause).await;
         }
+        self.answered.fetch_add(1, Ordering::SeqCst);
         answer
     }
 
@@ -231,7 +258,7 @@ impl Store for FaultyStore {
         if self.luck.as_ref().is_some_and(|luck| luck.lock().unwrap().of_a_read()) {
             return Err(StoreError::Unavailable("refused by the test".into()));
         }
-        let found = self.inner.find(keys).await;
+        let found = self.read(self.inner.find(keys)).await;
         self.finds.send_modify(|finds| *finds += keys.len());
         found
     }
@@ -250,7 +277,7 @@ impl Store for FaultyStore {
         ids: &[Uuid],
     ) -> Result<(Timestamp, Vec<Option<Version>>), StoreError> {
         self.up()?;
-        self.inner.versions(ids).await
+        self.read(self.inner.versions(ids)).await
     }
 
     async fn list(

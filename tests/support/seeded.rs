@@ -78,6 +78,8 @@ impl Luck {
             self.dice.one_of(&[
                 Fault::Refused,
                 Fault::Rejected,
+                Fault::Locked,
+                Fault::Locked,
                 Fault::RequestLost,
                 Fault::RequestLate,
                 Fault::ReplyLost,

@@ -3,7 +3,10 @@
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     ops::Range,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
     time::Duration,
 };
 
@@ -41,6 +44,8 @@ struct Run {
     store: Arc<FaultyStore>,
     ledgers: Vec<Ledger>,
     acknowledged: watch::Sender<usize>,
+    /// Whether the first ledger is being stopped.
+    stopping: AtomicBool,
     stories: Mutex<Vec<Story>>,
 }
 
@@ -99,6 +104,7 @@ impl Run {
             store,
             ledgers,
             acknowledged: watch::channel(0).0,
+            stopping: AtomicBool::new(false),
             stories: Mutex::default(),
         }
     }
@@ -138,6 +144,7 @@ impl Run {
             if stops {
                 let mut acknowledged = self.acknowledged.subscribe();
                 acknowledged.wait_for(|count| *count > stops_after).await.unwrap();
+                self.stopping.store(true, SeqCst);
                 self.ledgers[0].stop().await;
             }
         };
@@ -387,11 +394,13 @@ impl Caller<'_> {
                 Err(LedgerError::CommitInDoubt(_)) => self.story.doubted = true,
                 Err(LedgerError::Internal(_)) if self.story.tool == POISON => return None,
                 Err(
-                    LedgerError::StoreUnavailable(_)
+                    error @ (LedgerError::StoreUnavailable(_)
                     | LedgerError::QueueFull
                     | LedgerError::Stopping
-                    | LedgerError::DeadlinePassed,
+                    | LedgerError::DeadlinePassed),
                 ) => {
+                    let stops = ledger == 0 && self.run.stopping.load(SeqCst);
+                    assert!(stops || !matches!(error, LedgerError::Stopping), "nobody stops");
                     // They all say that nothing was written.
                     let written = self.run.truths_of(self.story.attempt).len();
                     let expected = self.story.writes;
