@@ -5,7 +5,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::ledger::LedgerError;
 
-/// Calls that may be under way at once. Waiting Lookups do not count, they hold nothing.
+/// Calls that may be under way at once. Waiting Lookups do not count.
 const CALLS_MAX: usize = 16_384;
 
 /// The calls under way, and the bytes of their requests.

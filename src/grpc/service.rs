@@ -122,6 +122,11 @@ impl LedgerService {
         request: v1::LookupRequest,
         deadline: Deadline,
     ) -> Result<v1::LookupResponse, Status> {
+        // One that waits holds a row and no work.
+        let _admitted = match request.wait {
+            Some(_) => None,
+            None => Some(self.admit(&request)?),
+        };
         let request = convert::lookup_request(request).map_err(refuse)?;
         let answer = self.ledger.lookup(request, deadline).await.map_err(refuse)?;
         let viewer = Viewer::Attempt(None);

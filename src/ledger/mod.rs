@@ -56,8 +56,8 @@ pub use self::{
 pub const DEFAULT_NAMESPACE: &str = "default";
 
 /// How often a decision is made again because somebody else's write came first. Each round means
-/// that another caller got its answer, so this is a bound against bugs, not against load.
-const ROUNDS_MAX: usize = 100;
+/// that another caller got its answer: more than this many reports at once on one row is a bug.
+const ROUNDS_MAX: usize = 10_000;
 
 /// How a ledger is set up.
 #[derive(Debug, Clone)]

@@ -38,6 +38,9 @@ pub(super) const WRITERS: usize = 2;
 /// How long each row of a batch is tried for, once one of them has turned out to be locked.
 const SHORT_LOCK_WAIT: Duration = Duration::from_millis(10);
 
+/// One try of a locked row: shorter than a batch waits for the policy lock.
+const LOCKED_ROW_TRY: Duration = Duration::from_millis(100);
+
 /// How long a locked row is waited for on its own.
 const LONG_LOCK_WAIT: Duration = Duration::from_secs(5);
 
@@ -267,43 +270,83 @@ impl Writer {
             let repeats = repeats.remove(&write.row_id()).unwrap_or_default();
             match self.store.write(std::slice::from_ref(&write), lock_wait).await {
                 Err(StoreError::Locked(_)) => {
-                    let mut held = self.held.lock().expect("no panic holds this lock");
-                    held.insert(write.row_id(), repeats);
-                    drop(held);
                     let job = Job { write, deadline, answer };
-                    self.tasks.spawn(Arc::clone(self).write_alone(job));
+                    let mut held = self.held.lock().expect("no panic holds this lock");
+                    match held.entry(job.write.row_id()) {
+                        // Another batch was under way with it and found that out first: behind that.
+                        Entry::Occupied(mut waiting) => {
+                            waiting.get_mut().push(job);
+                            waiting.get_mut().extend(repeats);
+                        }
+                        Entry::Vacant(waiting) => {
+                            waiting.insert(repeats);
+                            self.tasks.spawn(Arc::clone(self).write_alone(job));
+                        }
+                    }
                 }
                 written => self.answer_one(write, answer, repeats, written),
             }
         }
     }
 
-    /// Waits for a locked row, beside the batches; then answers what has come for it since.
+    /// Waits for a locked row, beside the batches, for one caller after the other.
     async fn write_alone(self: Arc<Self>, mut job: Job) {
         loop {
-            let Job { write, deadline, answer } = job;
-            let id = write.row_id();
-            let room = self.alone.acquire().await;
-            if !deadline.has_passed() {
-                let lock_wait = deadline.left(LONG_LOCK_WAIT);
-                let written = self.store.write(std::slice::from_ref(&write), lock_wait).await;
-                drop(room);
-                let repeats = self.held.lock().expect("no panic holds this lock").remove(&id);
-                self.answer_one(write, answer, repeats.unwrap_or_default(), written);
-                return;
-            }
-            drop(room);
-            answer.send(Err(LedgerError::DeadlinePassed)).ok();
-            // Whoever came next may still have time.
-            let mut held = self.held.lock().expect("no panic holds this lock");
-            match held.get_mut(&id).filter(|repeats| !repeats.is_empty()) {
-                Some(repeats) => job = repeats.remove(0),
+            let id = job.write.row_id();
+            let written = self.wait_for_row(&job.write, job.deadline).await;
+            let hurried =
+                written.as_ref().is_none_or(|it| matches!(it, Err(StoreError::Locked(_))))
+                    && job.deadline.has_passed();
+            let (next, repeats) = {
+                let mut held = self.held.lock().expect("no panic holds this lock");
+                match held.get_mut(&id).filter(|waiting| hurried && !waiting.is_empty()) {
+                    // Whoever came next may have more time.
+                    Some(waiting) => (Some(waiting.remove(0)), Vec::new()),
+                    None => (None, held.remove(&id).unwrap_or_default()),
+                }
+            };
+            let Job { write, answer, .. } = job;
+            match written {
+                Some(Ok(written)) => {
+                    self.answer_one(write, answer, Vec::new(), Ok(written));
+                    // They came after the transaction had begun: its time is too early for them.
+                    for repeat in repeats {
+                        repeat.answer.send(Ok(Outcome::Missed(None))).ok();
+                    }
+                }
+                Some(error) => self.answer_one(write, answer, repeats, error),
                 None => {
-                    held.remove(&id);
-                    return;
+                    answer.send(Err(LedgerError::DeadlinePassed)).ok();
                 }
             }
+            match next {
+                Some(next) => job = next,
+                None => return,
+            }
         }
+    }
+
+    /// Tries a locked row again and again; `None` if the deadline passed before the first try.
+    ///
+    /// Each try is short: it holds the shared policy lock, and whoever wants that alone would hold up
+    /// every batch behind it.
+    async fn wait_for_row(
+        &self,
+        write: &Write,
+        deadline: Deadline,
+    ) -> Option<Result<Vec<Written>, StoreError>> {
+        let until = Deadline::after(Some(LONG_LOCK_WAIT));
+        let mut last = None;
+        while !deadline.has_passed() {
+            let _room = self.alone.acquire().await.expect("never closed");
+            let written = self.store.write(std::slice::from_ref(write), LOCKED_ROW_TRY).await;
+            let locked = matches!(written, Err(StoreError::Locked(_)));
+            last = Some(written);
+            if !locked || until.has_passed() {
+                break;
+            }
+        }
+        last
     }
 
     fn answer_one(

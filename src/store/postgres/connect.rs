@@ -1,6 +1,6 @@
 //! Connections, and how a statement is sent over one.
 
-use std::{future::Future, time::Duration};
+use std::{future::Future, ops::Deref, time::Duration};
 
 use deadpool_postgres::{
     Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime,
@@ -89,6 +89,7 @@ impl Transaction {
     ) -> Result<Vec<Row>, tokio_postgres::Error> {
         let values: Vec<&(dyn ToSql + Sync)> = parameters.iter().map(|(value, _)| *value).collect();
         let (begun, locked, written, committed) = tokio::join!(
+            biased; // they are sent in this order
             client.query(&self.begin, &[]),
             client.query(&self.lock, &[]),
             client.query(&self.write, &values),
@@ -132,6 +133,37 @@ pub(super) fn pool(options: &StoreOptions) -> Result<Pool, OpenError> {
         .recycle_timeout(Some(CONNECTION_WAIT_MAX))
         .build()
         .map_err(|error| OpenError::Store(StoreError::Unavailable(error.into())))
+}
+
+/// A connection with a statement under way. Whoever asked may go away: the connection is then closed
+/// rather than lent again, since its next borrower would wait for the same answer.
+pub(super) struct Busy(Option<Object>);
+
+impl Busy {
+    pub(super) fn new(client: Object) -> Self {
+        Self(Some(client))
+    }
+
+    /// The statement has been answered, or is given up.
+    pub(super) fn done(mut self) -> Object {
+        self.0.take().expect("taken here only")
+    }
+}
+
+impl Deref for Busy {
+    type Target = Object;
+
+    fn deref(&self) -> &Object {
+        self.0.as_ref().expect("taken by done only")
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        if let Some(client) = self.0.take() {
+            drop(Object::take(client));
+        }
+    }
 }
 
 /// What comes of `answer`; `None` if it does not come in time.

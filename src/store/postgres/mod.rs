@@ -21,7 +21,7 @@ use tokio_postgres::{
 use uuid::Uuid;
 
 use self::{
-    connect::{Parameter, Transaction, keep, pool, release, run, within},
+    connect::{Busy, Parameter, Transaction, keep, pool, release, run, within},
     fault::{after_send, is_conflict, nothing_written},
     parameters::{Batch, RecordTypes, micros, time},
     sql::Shape,
@@ -98,10 +98,10 @@ impl PostgresStore {
         statement: &str,
         parameters: &[Parameter<'_>],
     ) -> Result<Vec<Row>, StoreError> {
-        let client = self.client().await?;
+        let client = Busy::new(self.client().await?);
         let answer = run(&client, self.statements, statement, parameters);
         let answer = within(READ_WAIT_MAX, answer).await;
-        let (client, answer) = keep(client, answer).map_err(StoreError::Unavailable)?;
+        let (client, answer) = keep(client.done(), answer).map_err(StoreError::Unavailable)?;
         answer.map_err(|error| {
             release(client, &error);
             nothing_written(error)
@@ -114,8 +114,13 @@ impl PostgresStore {
         statement: &str,
         parameters: &[Parameter<'_>],
     ) -> Result<Vec<Row>, StoreError> {
-        let client = self.client().await?;
-        run(&client, self.statements, statement, parameters).await.map_err(nothing_written)
+        let client = Busy::new(self.client().await?);
+        let answer = run(&client, self.statements, statement, parameters).await;
+        let client = client.done();
+        answer.map_err(|error| {
+            release(client, &error);
+            nothing_written(error)
+        })
     }
 
     async fn rows(
@@ -157,6 +162,7 @@ impl PostgresStore {
         // Sent one after the other without waiting: one round trip for the whole transaction.
         let answers = async {
             let (begun, written, committed) = tokio::join!(
+                biased; // they are sent in this order
                 client.batch_execute(&begin),
                 client.query_typed(statement, parameters),
                 client.batch_execute(sql::COMMIT),
