@@ -19,7 +19,7 @@ use crate::{
 /// Questions that one statement asks at most.
 const BATCH_MAX: usize = 256;
 
-/// Questions that may wait: as many as there can be calls.
+/// Questions that may wait: as many as there can be calls that do not wait for a change.
 const QUEUE_MAX: usize = 16_384;
 
 /// Statements under way at once: while one is being answered, the next is filled.

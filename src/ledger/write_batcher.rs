@@ -62,8 +62,20 @@ type Answer = Result<Outcome, LedgerError>;
 
 struct Job {
     write: Write,
+    caller: Caller,
+}
+
+/// Who waits for an answer, and until when.
+struct Caller {
     deadline: Deadline,
     answer: oneshot::Sender<Answer>,
+}
+
+impl Caller {
+    /// A caller that has gone away is told nothing.
+    fn tell(self, answer: Answer) {
+        self.answer.send(answer).ok();
+    }
 }
 
 /// The queue in front of the writers.
@@ -103,7 +115,7 @@ impl WriteBatcher {
     /// Writes one row; answers once it is durable, or is known not to be.
     pub(super) async fn write(&self, write: Write, deadline: Deadline) -> Answer {
         let (answer, answered) = oneshot::channel();
-        self.queue.push(Job { write, deadline, answer })?;
+        self.queue.push(Job { write, caller: Caller { deadline, answer } })?;
         answered.await.unwrap_or(Err(LedgerError::Stopping))
     }
 
@@ -200,32 +212,27 @@ impl Writer {
     }
 
     async fn write(self: &Arc<Self>, jobs: Vec<Job>) {
-        let Batch { writes, answers, mut repeats } = self.batch_of(jobs);
+        let Batch { writes, callers, mut repeats } = self.batch_of(jobs);
         if writes.is_empty() {
             return;
         }
         match self.store.write(&writes, LOCK_WAIT).await {
             Err(StoreError::Rejected(_)) if writes.len() > 1 => {
                 // One row is poisonous: each for itself, so that only that one fails.
-                self.write_singly(writes, answers, repeats, LOCK_WAIT).await;
+                self.write_singly(writes, callers, repeats, LOCK_WAIT).await;
             }
             Err(StoreError::Locked(_)) => {
-                self.write_singly(writes, answers, repeats, SHORT_LOCK_WAIT).await;
+                self.write_singly(writes, callers, repeats, SHORT_LOCK_WAIT).await;
             }
             Ok(written) => {
-                let answers = answers.into_iter().map(|(answer, _)| answer);
-                for ((write, answer), written) in writes.into_iter().zip(answers).zip(written) {
+                for ((write, caller), written) in writes.into_iter().zip(callers).zip(written) {
                     let repeats = repeats.remove(&write.row_id()).unwrap_or_default();
-                    self.answer(write, answer, repeats, written);
+                    self.answer(Job { write, caller }, repeats, written);
                 }
             }
             Err(error) => {
-                let error = refused(error, writes.len());
-                let answers = answers.into_iter().map(|(answer, _)| answer);
-                let repeats = repeats.into_values().flatten().map(|job| job.answer);
-                for answer in answers.chain(repeats) {
-                    answer.send(Err(error.clone())).ok();
-                }
+                let repeats = repeats.into_values().flatten().map(|repeat| repeat.caller);
+                refuse(error, writes.len(), callers.into_iter().chain(repeats));
             }
         }
     }
@@ -238,8 +245,8 @@ impl Writer {
         let mut seen: HashMap<Uuid, Vec<Job>> = HashMap::with_capacity(jobs.len());
         for job in jobs {
             let id = job.write.row_id();
-            if job.deadline.has_passed() {
-                job.answer.send(Err(LedgerError::DeadlinePassed)).ok();
+            if job.caller.deadline.has_passed() {
+                job.caller.tell(Err(LedgerError::DeadlinePassed));
             } else if let Some(waiting) = held.get_mut(&id) {
                 waiting.push(job);
             } else {
@@ -248,7 +255,7 @@ impl Writer {
                     Entry::Vacant(first) => {
                         first.insert(Vec::new());
                         batch.writes.push(job.write);
-                        batch.answers.push((job.answer, job.deadline));
+                        batch.callers.push(job.caller);
                     }
                 }
             }
@@ -262,15 +269,15 @@ impl Writer {
     async fn write_singly(
         self: &Arc<Self>,
         writes: Vec<Write>,
-        answers: Vec<(oneshot::Sender<Answer>, Deadline)>,
+        callers: Vec<Caller>,
         mut repeats: HashMap<Uuid, Vec<Job>>,
         lock_wait: Duration,
     ) {
-        for (write, (answer, deadline)) in writes.into_iter().zip(answers) {
-            let repeats = repeats.remove(&write.row_id()).unwrap_or_default();
-            match self.store.write(std::slice::from_ref(&write), lock_wait).await {
+        for (write, caller) in writes.into_iter().zip(callers) {
+            let job = Job { write, caller };
+            let repeats = repeats.remove(&job.write.row_id()).unwrap_or_default();
+            match self.store.write(std::slice::from_ref(&job.write), lock_wait).await {
                 Err(StoreError::Locked(_)) => {
-                    let job = Job { write, deadline, answer };
                     let mut held = self.held.lock().expect("no panic holds this lock");
                     match held.entry(job.write.row_id()) {
                         // Another batch was under way with it and found that out first: behind that.
@@ -284,7 +291,7 @@ impl Writer {
                         }
                     }
                 }
-                written => self.answer_one(write, answer, repeats, written),
+                written => self.answer_one(job, repeats, written),
             }
         }
     }
@@ -293,10 +300,10 @@ impl Writer {
     async fn write_alone(self: Arc<Self>, mut job: Job) {
         loop {
             let id = job.write.row_id();
-            let written = self.wait_for_row(&job.write, job.deadline).await;
+            let written = self.wait_for_row(&job).await;
             let hurried =
                 written.as_ref().is_none_or(|it| matches!(it, Err(StoreError::Locked(_))))
-                    && job.deadline.has_passed();
+                    && job.caller.deadline.has_passed();
             let (next, repeats) = {
                 let mut held = self.held.lock().expect("no panic holds this lock");
                 match held.get_mut(&id).filter(|waiting| hurried && !waiting.is_empty()) {
@@ -305,19 +312,16 @@ impl Writer {
                     None => (None, held.remove(&id).unwrap_or_default()),
                 }
             };
-            let Job { write, answer, .. } = job;
             match written {
                 Some(Ok(written)) => {
-                    self.answer_one(write, answer, Vec::new(), Ok(written));
+                    self.answer_one(job, Vec::new(), Ok(written));
                     // They came after the transaction had begun: its time is too early for them.
                     for repeat in repeats {
-                        repeat.answer.send(Ok(Outcome::Missed(None))).ok();
+                        repeat.caller.tell(Ok(Outcome::Missed(None)));
                     }
                 }
-                Some(error) => self.answer_one(write, answer, repeats, error),
-                None => {
-                    answer.send(Err(LedgerError::DeadlinePassed)).ok();
-                }
+                Some(error) => self.answer_one(job, repeats, error),
+                None => job.caller.tell(Err(LedgerError::DeadlinePassed)),
             }
             match next {
                 Some(next) => job = next,
@@ -330,16 +334,13 @@ impl Writer {
     ///
     /// Each try is short: it holds the shared policy lock, and whoever wants that alone would hold up
     /// every batch behind it.
-    async fn wait_for_row(
-        &self,
-        write: &Write,
-        deadline: Deadline,
-    ) -> Option<Result<Vec<Written>, StoreError>> {
+    async fn wait_for_row(&self, job: &Job) -> Option<Result<Vec<Written>, StoreError>> {
         let until = Deadline::after(Some(LONG_LOCK_WAIT));
         let mut last = None;
-        while !deadline.has_passed() {
+        while !job.caller.deadline.has_passed() {
             let _room = self.alone.acquire().await.expect("never closed");
-            let written = self.store.write(std::slice::from_ref(write), LOCKED_ROW_TRY).await;
+            let write = std::slice::from_ref(&job.write);
+            let written = self.store.write(write, LOCKED_ROW_TRY).await;
             let locked = matches!(written, Err(StoreError::Locked(_)));
             last = Some(written);
             if !locked || until.has_passed() {
@@ -349,35 +350,21 @@ impl Writer {
         last
     }
 
-    fn answer_one(
-        &self,
-        write: Write,
-        answer: oneshot::Sender<Answer>,
-        repeats: Vec<Job>,
-        written: Result<Vec<Written>, StoreError>,
-    ) {
+    fn answer_one(&self, job: Job, repeats: Vec<Job>, written: Result<Vec<Written>, StoreError>) {
         match written {
             Ok(written) => {
                 let written = written.into_iter().next().unwrap_or(Written::Missed);
-                self.answer(write, answer, repeats, written);
+                self.answer(job, repeats, written);
             }
             Err(error) => {
-                let error = refused(error, 1);
-                for answer in std::iter::once(answer).chain(repeats.into_iter().map(|it| it.answer))
-                {
-                    answer.send(Err(error.clone())).ok();
-                }
+                let repeats = repeats.into_iter().map(|repeat| repeat.caller);
+                refuse(error, 1, std::iter::once(job.caller).chain(repeats));
             }
         }
     }
 
-    fn answer(
-        &self,
-        mut write: Write,
-        answer: oneshot::Sender<Answer>,
-        repeats: Vec<Job>,
-        written: Written,
-    ) {
+    fn answer(&self, job: Job, repeats: Vec<Job>, written: Written) {
+        let Job { mut write, caller } = job;
         let (own, of_repeats) = match written {
             Written::Done { at } => {
                 let version = write.version_after();
@@ -390,9 +377,9 @@ impl Writer {
             Written::Missed => (Outcome::Missed(None), Outcome::Missed(None)),
             Written::PolicyMoved => (Outcome::PolicyMoved, Outcome::Missed(None)),
         };
-        answer.send(Ok(own)).ok();
+        caller.tell(Ok(own));
         for repeat in repeats {
-            repeat.answer.send(Ok(of_repeats.clone())).ok();
+            repeat.caller.tell(Ok(of_repeats.clone()));
         }
     }
 }
@@ -401,11 +388,15 @@ impl Writer {
 #[derive(Default)]
 struct Batch {
     writes: Vec<Write>,
-    answers: Vec<(oneshot::Sender<Answer>, Deadline)>,
+    callers: Vec<Caller>,
     repeats: HashMap<Uuid, Vec<Job>>,
 }
 
-fn refused(error: StoreError, rows: usize) -> LedgerError {
+/// Tells everybody that nothing was written, or that nobody knows.
+fn refuse(error: StoreError, rows: usize, callers: impl Iterator<Item = Caller>) {
     tracing::warn!(error = %super::error::chain(&error), rows, "a batch was not written");
-    LedgerError::from(error)
+    let error = LedgerError::from(error);
+    for caller in callers {
+        caller.tell(Err(error.clone()));
+    }
 }

@@ -214,6 +214,70 @@ pub(super) fn names() -> String {
     names.join(", ")
 }
 
+/// A row of either database, whose columns are taken one after the other.
+pub(super) trait Line<'a> {
+    /// What is wrong with a column.
+    type Error;
+
+    fn bool(&mut self) -> Result<bool, Self::Error>;
+    fn int2(&mut self) -> Result<Option<i16>, Self::Error>;
+    fn int4(&mut self) -> Result<i32, Self::Error>;
+    fn int8(&mut self) -> Result<Option<i64>, Self::Error>;
+    /// Microseconds since the Unix epoch.
+    fn time(&mut self) -> Result<Option<i64>, Self::Error>;
+    fn uuid(&mut self) -> Result<Option<Uuid>, Self::Error>;
+    fn hash(&mut self) -> Result<Option<[u8; 32]>, Self::Error>;
+    fn bytes(&mut self) -> Result<Option<Cow<'a, [u8]>>, Self::Error>;
+    fn text(&mut self) -> Result<Option<Cow<'a, str>>, Self::Error>;
+}
+
+impl<'a> Columns<'a> {
+    /// Takes the columns in the order of [`names`]. What the schema lets nobody leave out is there.
+    pub(super) fn read<L: Line<'a>>(line: &mut L) -> Result<Self, L::Error> {
+        Ok(Self {
+            id: line.uuid()?.unwrap_or_default(),
+            version: unsigned(line.int4()?),
+            key: line.hash()?.unwrap_or_default(),
+            key_basis: line.int2()?.unwrap_or_default(),
+            policy_version: line.int4()?,
+            hash_version: line.int2()?.unwrap_or_default(),
+            fingerprint: line.hash()?.unwrap_or_default(),
+            argument_digests: line.bytes()?.unwrap_or_default(),
+            namespace: line.text()?.unwrap_or_default(),
+            tool: line.text()?.unwrap_or_default(),
+            run_id: line.text()?.unwrap_or_default(),
+            step_id: line.text()?.unwrap_or_default(),
+            tool_call_id: line.text()?,
+            created_at: line.time()?.unwrap_or_default(),
+            state: line.int2()?.unwrap_or_default(),
+            attempt: line.int4()?,
+            attempt_id: line.uuid()?,
+            caller: line.text()?,
+            granted_on: line.int2()?,
+            granted_at: line.time()?,
+            lease_expires_at: line.time()?,
+            extended: line.bool()?,
+            fate: line.int2()?,
+            reports: line.bytes()?.map(Cow::into_owned),
+            result: line.bytes()?,
+            result_content_type: line.text()?,
+            result_sha256: line.hash()?,
+            result_size: line.int8()?,
+            result_truncated: line.bool()?,
+            pruned: line.bool()?,
+            provenance: line.int2()?,
+            settled_at: line.time()?,
+            downstream_ref: line.text()?,
+            downstream_key: line.uuid()?,
+            needs_attention: line.bool()?,
+            conflict: line.bool()?,
+            details: line.text()?.map(Cow::into_owned),
+            replay_count: line.int8()?.unwrap_or_default(),
+            last_seen_at: line.time()?,
+        })
+    }
+}
+
 /// What ordinary effects do without.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]

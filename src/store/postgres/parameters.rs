@@ -15,7 +15,7 @@ use postgres_protocol::{
     types::{ArrayDimension, array_to_sql},
 };
 use tokio_postgres::{
-    Client, Row as Line,
+    Client, Row as Read,
     types::{FromSql, IsNull, Kind as TypeKind, ToSql, Type, to_sql_checked},
 };
 use uuid::Uuid;
@@ -25,7 +25,7 @@ use crate::{
     domain::time::Timestamp,
     store::{
         Change, Expected, Write,
-        columns::{COLUMNS, Columns, EventColumns, Kind, Part, Value, signed, unsigned},
+        columns::{COLUMNS, Columns, EventColumns, Kind, Line, Part, Value, signed},
     },
 };
 
@@ -357,78 +357,61 @@ impl FromSql<'_> for Hash {
     }
 }
 
-/// Reads a line's columns one after the other: by name, each would be searched for.
+/// By position: by name, each column would be searched for.
 struct Reader<'a> {
-    line: &'a Line,
+    row: &'a Read,
     next: usize,
 }
 
 impl<'a> Reader<'a> {
     fn take<T: FromSql<'a>>(&mut self) -> Result<T, tokio_postgres::Error> {
-        let value = self.line.try_get(self.next);
+        let value = self.row.try_get(self.next);
         self.next += 1;
         value
     }
+}
 
-    fn hash(&mut self) -> Result<[u8; 32], tokio_postgres::Error> {
-        self.take().map(|Hash(hash)| hash)
+impl<'a> Line<'a> for Reader<'a> {
+    type Error = tokio_postgres::Error;
+
+    fn bool(&mut self) -> Result<bool, Self::Error> {
+        self.take()
     }
 
-    fn time(&mut self) -> Result<Option<i64>, tokio_postgres::Error> {
+    fn int2(&mut self) -> Result<Option<i16>, Self::Error> {
+        self.take()
+    }
+
+    fn int4(&mut self) -> Result<i32, Self::Error> {
+        self.take()
+    }
+
+    fn int8(&mut self) -> Result<Option<i64>, Self::Error> {
+        self.take()
+    }
+
+    fn time(&mut self) -> Result<Option<i64>, Self::Error> {
         Ok(self.take::<Option<SystemTime>>()?.map(|at| micros(at).micros()))
     }
 
-    fn text(&mut self) -> Result<Cow<'a, str>, tokio_postgres::Error> {
-        self.take().map(Cow::Borrowed)
+    fn uuid(&mut self) -> Result<Option<Uuid>, Self::Error> {
+        self.take()
     }
 
-    fn some_text(&mut self) -> Result<Option<Cow<'a, str>>, tokio_postgres::Error> {
+    fn hash(&mut self) -> Result<Option<[u8; 32]>, Self::Error> {
+        Ok(self.take::<Option<Hash>>()?.map(|Hash(hash)| hash))
+    }
+
+    fn bytes(&mut self) -> Result<Option<Cow<'a, [u8]>>, Self::Error> {
+        Ok(self.take::<Option<&[u8]>>()?.map(Cow::Borrowed))
+    }
+
+    fn text(&mut self) -> Result<Option<Cow<'a, str>>, Self::Error> {
         Ok(self.take::<Option<&str>>()?.map(Cow::Borrowed))
     }
 }
 
-/// The columns of a line that `sql::select` read.
-pub(super) fn read(line: &Line) -> Result<Columns<'_>, tokio_postgres::Error> {
-    let mut line = Reader { line, next: 0 };
-    Ok(Columns {
-        id: line.take()?,
-        version: unsigned(line.take()?),
-        key: line.hash()?,
-        key_basis: line.take()?,
-        policy_version: line.take()?,
-        hash_version: line.take()?,
-        fingerprint: line.hash()?,
-        argument_digests: line.take().map(Cow::Borrowed)?,
-        namespace: line.text()?,
-        tool: line.text()?,
-        run_id: line.text()?,
-        step_id: line.text()?,
-        tool_call_id: line.some_text()?,
-        created_at: line.time()?.unwrap_or_default(),
-        state: line.take()?,
-        attempt: line.take()?,
-        attempt_id: line.take()?,
-        caller: line.some_text()?,
-        granted_on: line.take()?,
-        granted_at: line.time()?,
-        lease_expires_at: line.time()?,
-        extended: line.take()?,
-        fate: line.take()?,
-        reports: line.take()?,
-        result: line.take::<Option<&[u8]>>()?.map(Cow::Borrowed),
-        result_content_type: line.some_text()?,
-        result_sha256: line.take::<Option<Hash>>()?.map(|Hash(hash)| hash),
-        result_size: line.take()?,
-        result_truncated: line.take()?,
-        pruned: line.take()?,
-        provenance: line.take()?,
-        settled_at: line.time()?,
-        downstream_ref: line.some_text()?,
-        downstream_key: line.take()?,
-        needs_attention: line.take()?,
-        conflict: line.take()?,
-        details: line.take()?,
-        replay_count: line.take()?,
-        last_seen_at: line.time()?,
-    })
+/// The columns of a row that `sql::select` read.
+pub(super) fn read(row: &Read) -> Result<Columns<'_>, tokio_postgres::Error> {
+    Columns::read(&mut Reader { row, next: 0 })
 }

@@ -7,10 +7,12 @@ use rusqlite::{
     types::{FromSql, ToSqlOutput, ValueRef},
 };
 
+use uuid::Uuid;
+
 use super::sql;
 use crate::store::{
     Version,
-    columns::{COLUMNS, Columns, Part, Value, signed},
+    columns::{COLUMNS, Columns, Line, Part, Value, signed},
 };
 
 impl rusqlite::ToSql for Value<'_> {
@@ -46,7 +48,6 @@ pub(super) fn replace(
     connection.prepare_cached(&sql::REPLACE)?.execute(params_from_iter(values))
 }
 
-/// Reads a row's columns one after the other.
 struct Reader<'a> {
     row: &'a Row<'a>,
     next: usize,
@@ -58,58 +59,49 @@ impl Reader<'_> {
         self.next += 1;
         value
     }
+}
 
-    fn text(&mut self) -> rusqlite::Result<Cow<'static, str>> {
-        self.take().map(Cow::Owned)
+impl Line<'static> for Reader<'_> {
+    type Error = rusqlite::Error;
+
+    fn bool(&mut self) -> rusqlite::Result<bool> {
+        self.take()
     }
 
-    fn some_text(&mut self) -> rusqlite::Result<Option<Cow<'static, str>>> {
+    fn int2(&mut self) -> rusqlite::Result<Option<i16>> {
+        self.take()
+    }
+
+    fn int4(&mut self) -> rusqlite::Result<i32> {
+        self.take()
+    }
+
+    fn int8(&mut self) -> rusqlite::Result<Option<i64>> {
+        self.take()
+    }
+
+    fn time(&mut self) -> rusqlite::Result<Option<i64>> {
+        self.take()
+    }
+
+    fn uuid(&mut self) -> rusqlite::Result<Option<Uuid>> {
+        self.take()
+    }
+
+    fn hash(&mut self) -> rusqlite::Result<Option<[u8; 32]>> {
+        self.take()
+    }
+
+    fn bytes(&mut self) -> rusqlite::Result<Option<Cow<'static, [u8]>>> {
+        Ok(self.take::<Option<Vec<u8>>>()?.map(Cow::Owned))
+    }
+
+    fn text(&mut self) -> rusqlite::Result<Option<Cow<'static, str>>> {
         Ok(self.take::<Option<String>>()?.map(Cow::Owned))
     }
 }
 
 /// The columns of a row that `sql::select` read.
 pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<Columns<'static>> {
-    let mut row = Reader { row, next: 0 };
-    Ok(Columns {
-        id: row.take()?,
-        version: row.take()?,
-        key: row.take()?,
-        key_basis: row.take()?,
-        policy_version: row.take()?,
-        hash_version: row.take()?,
-        fingerprint: row.take()?,
-        argument_digests: row.take().map(Cow::Owned)?,
-        namespace: row.text()?,
-        tool: row.text()?,
-        run_id: row.text()?,
-        step_id: row.text()?,
-        tool_call_id: row.some_text()?,
-        created_at: row.take()?,
-        state: row.take()?,
-        attempt: row.take()?,
-        attempt_id: row.take()?,
-        caller: row.some_text()?,
-        granted_on: row.take()?,
-        granted_at: row.take()?,
-        lease_expires_at: row.take()?,
-        extended: row.take()?,
-        fate: row.take()?,
-        reports: row.take()?,
-        result: row.take::<Option<Vec<u8>>>()?.map(Cow::Owned),
-        result_content_type: row.some_text()?,
-        result_sha256: row.take()?,
-        result_size: row.take()?,
-        result_truncated: row.take()?,
-        pruned: row.take()?,
-        provenance: row.take()?,
-        settled_at: row.take()?,
-        downstream_ref: row.some_text()?,
-        downstream_key: row.take()?,
-        needs_attention: row.take()?,
-        conflict: row.take()?,
-        details: row.take()?,
-        replay_count: row.take()?,
-        last_seen_at: row.take()?,
-    })
+    Columns::read(&mut Reader { row, next: 0 })
 }
