@@ -6,8 +6,11 @@ use protox::prost::Message;
 
 const INCLUDE: &str = "proto";
 /// The services; what they import comes along.
-const SERVICES: [&str; 2] =
-    ["intent_ledger/v1/ledger_service.proto", "intent_ledger/v1/operations_service.proto"];
+const SERVICES: [&str; 3] = [
+    "intent_ledger/v1/ledger_service.proto",
+    "intent_ledger/v1/operations_service.proto",
+    "intent_ledger/status/v1/effect_status_service.proto",
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed={INCLUDE}/google");

@@ -121,7 +121,7 @@ fn answers() -> impl Strategy<Value = Answer> {
         1 => Just(Answer::Several { result: body("found"), downstream_refs: vec!["a".to_owned(), "b".to_owned()] }),
         1 => Just(Answer::Running),
         1 => Just(Answer::Unmapped { note: "?".to_owned() }),
-        1 => Just(Answer::Unreachable),
+        1 => Just(Answer::unreachable("refused")),
     ]
 }
 
@@ -369,7 +369,7 @@ impl History {
                 Step::Complete { .. } | Step::Fail { .. } | Step::Resolve { .. } => true,
                 Step::Hear(answer) => !matches!(
                     answer,
-                    Answer::Running | Answer::Unmapped { .. } | Answer::Unreachable
+                    Answer::Running | Answer::Unmapped { .. } | Answer::Unreachable { .. }
                 ),
                 Step::Extend { .. } | Step::Review { .. } | Step::Expire | Step::Ask => false,
                 Step::Wait(_) | Step::Policy(_) => false,

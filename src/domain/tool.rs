@@ -85,6 +85,8 @@ pub struct ToolPolicy {
     pub max_attempts: u32,
     /// Whether FAILED may be tried again at all.
     pub retry_failed: bool,
+    /// How long the downstream is asked without a verdict before a person is needed.
+    pub give_up_after: Duration,
     /// The size over which a result is cut, in bytes.
     pub max_result_bytes: u64,
     /// The read-only tool that a model should ask instead of repeating.
@@ -121,6 +123,7 @@ impl Default for ToolPolicy {
             tombstone: 400 * DAY,
             max_attempts: 3,
             retry_failed: true,
+            give_up_after: DAY,
             max_result_bytes: 256 * 1024,
             check_with: None,
             downstream: Downstream::default(),

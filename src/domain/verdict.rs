@@ -38,7 +38,22 @@ pub enum Answer {
         note: String,
     },
     /// No answer: says nothing about the effect, and is not counted.
-    Unreachable,
+    Unreachable {
+        /// Why there was none, briefly.
+        note: String,
+    },
+}
+
+impl Answer {
+    /// An answer that nothing in the policy claims.
+    pub fn unmapped(note: impl Into<String>) -> Self {
+        Self::Unmapped { note: note.into() }
+    }
+
+    /// No answer.
+    pub fn unreachable(note: impl Into<String>) -> Self {
+        Self::Unreachable { note: note.into() }
+    }
 }
 
 /// What was read before the downstream was asked.
@@ -93,7 +108,7 @@ pub fn reconcile(
         Answer::Absent => absent(intent, rule, asked.at, now),
         Answer::Running => Ok(undecided(intent, "still running", give_up_after, now)),
         Answer::Unmapped { note } => Ok(undecided(intent, note, give_up_after, now)),
-        Answer::Unreachable => Ok(Outcome::unchanged(intent, Ok(()))),
+        Answer::Unreachable { .. } => Ok(Outcome::unchanged(intent, Ok(()))),
     }
 }
 

@@ -64,6 +64,7 @@ impl<'a> Layers<'a> {
             tombstone: or(self.get(|s| &s.tombstone), built_in.tombstone),
             max_attempts: or(self.get(|s| &s.max_attempts), built_in.max_attempts),
             retry_failed: or(self.get(|s| &s.retry_failed), built_in.retry_failed),
+            give_up_after: built_in.give_up_after,
             max_result_bytes: or(self.get(|s| &s.max_result_bytes), built_in.max_result_bytes),
             check_with: self.get(|s| &s.check_with).cloned(),
             downstream: self.downstream(built_in.downstream),

@@ -169,7 +169,7 @@ fn any_other_answer_starts_the_confirmations_again() {
         ("running", |story| story.hear(&Answer::Running), false),
         ("unmapped", |story| story.hear(&unmapped()), false),
         ("nothing", |story| story, true),
-        ("unreachable", |story| story.hear(&Answer::Unreachable), true),
+        ("unreachable", |story| story.hear(&Answer::unreachable("refused")), true),
     ];
     for (name, between, settled) in lines {
         let story = between(visible().hear(&Answer::Absent).wait(HOUR)).hear(&Answer::Absent);
@@ -202,7 +202,7 @@ fn an_endpoint_that_does_not_answer_changes_and_counts_nothing() {
     let mut story = lapsed();
     let before: Intent = story.row().clone();
     for _ in 0..100 {
-        story = story.wait(DAY).hear(&Answer::Unreachable);
+        story = story.wait(DAY).hear(&Answer::unreachable("refused"));
         assert_eq!((story.row(), story.events.len()), (&before, 0));
     }
 }
