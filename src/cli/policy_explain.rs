@@ -15,12 +15,13 @@ use crate::{
     domain::{
         attempt::GrantedOn,
         decision::{Decision, ExecuteReason, RefuseReason},
-        tool::Class,
+        tool::{Class, StatusRule, ToolPolicy},
     },
     ledger::DEFAULT_NAMESPACE,
     policy::{
         Policy,
-        explain::{ExplainError, Explanation, Sample, explain},
+        explain::{Asked, ExplainError, Explanation, Sample, explain},
+        status::{Face, MissingValue},
     },
 };
 
@@ -75,7 +76,28 @@ struct Explained {
     downstream_deduplicates: Option<String>,
     retention: String,
     check_with: Option<String>,
+    status: Option<ExplainedStatus>,
     warnings: Vec<&'static str>,
+}
+
+/// How the downstream is asked, as it is printed.
+#[derive(Serialize)]
+struct ExplainedStatus {
+    protocol: &'static str,
+    method: Option<String>,
+    /// What is connected to, or the URL as the policy has it.
+    address: String,
+    /// The URL for the sample, where everything is there.
+    url: Option<String>,
+    /// What is not there.
+    missing: Option<String>,
+    timeout: String,
+    /// The environment variables that the headers need.
+    variables: Vec<String>,
+    visibility: String,
+    confirmations: u32,
+    probe_on_begin: bool,
+    give_up_after: String,
 }
 
 #[derive(Serialize)]
@@ -133,7 +155,8 @@ fn refuse(reason: &'static str, message: String) -> anyhow::Result<u8> {
 }
 
 fn explained(explanation: Explanation) -> Explained {
-    let Explanation { rule, decision, identity, downstream_key, lease, warnings } = explanation;
+    let Explanation { rule, decision, identity, downstream_key, lease, asked, warnings } =
+        explanation;
     let (decision, reason) = words(&decision);
     Explained {
         decision,
@@ -150,7 +173,34 @@ fn explained(explanation: Explanation) -> Explained {
         downstream_deduplicates: rule.downstream.dedup_window.map(seconds),
         retention: seconds(rule.retention),
         check_with: rule.check_with.clone(),
+        status: asked.zip(rule.downstream.status).map(|(asked, when)| status(&asked, when, &rule)),
         warnings,
+    }
+}
+
+fn status(asked: &Asked, when: StatusRule, rule: &ToolPolicy) -> ExplainedStatus {
+    let endpoint = &*asked.endpoint;
+    let (protocol, method, address) = match &endpoint.face {
+        Face::Http(http) => ("http", Some(http.method.clone()), http.url_template()),
+        Face::Grpc(grpc) => ("grpc", None, grpc.target.clone()),
+    };
+    let (url, missing) = match asked.url.clone().transpose() {
+        Ok(url) => (url, None),
+        Err(error) => (None, Some(error)),
+    };
+    let variables = endpoint.headers.iter().flat_map(|header| header.variables());
+    ExplainedStatus {
+        protocol,
+        method,
+        address,
+        url,
+        missing: missing.as_ref().map(MissingValue::to_string),
+        timeout: seconds(endpoint.timeout),
+        variables: variables.map(str::to_owned).collect(),
+        visibility: seconds(when.visibility),
+        confirmations: when.confirmations,
+        probe_on_begin: when.probe_on_begin,
+        give_up_after: seconds(rule.give_up_after),
     }
 }
 
@@ -172,8 +222,23 @@ fn text(it: &Explained) -> String {
         lines.add("attempts", format!("at most {}", it.max_attempts));
         lines.add("result kept for", &it.retention);
     }
+    if let Some(status) = &it.status {
+        status_lines(status, &mut lines);
+    }
     lines.add("warnings", it.warnings.join(" "));
     lines.render(Paint::stdout())
+}
+
+fn status_lines(it: &ExplainedStatus, lines: &mut Lines) {
+    let how = it.method.as_deref().unwrap_or("gRPC");
+    let missing = it.missing.as_ref().map(|missing| format!(" ({missing})")).unwrap_or_default();
+    let address = it.url.as_ref().unwrap_or(&it.address);
+    lines.add("asked at", format!("{how} {address}{missing}"));
+    lines.add("asked with", it.variables.join(" "));
+    let absences = format!("{} in a row, {} after the lease", it.confirmations, it.visibility);
+    lines.add("absence takes", absences);
+    lines.add("probe on begin", if it.probe_on_begin { "yes" } else { "no" });
+    lines.add("gives up after", &it.give_up_after);
 }
 
 fn seconds(span: Duration) -> String {

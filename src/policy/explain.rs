@@ -4,7 +4,11 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use uuid::Uuid;
 
-use super::{Policy, file::name_problem};
+use super::{
+    Policy,
+    file::name_problem,
+    status::{Face, MissingValue, Question, StatusEndpoint},
+};
 use crate::domain::{
     canonical_json::{Json, JsonError},
     decision::{BeginCall, Candidate, Decision, Facts, decide, decide_unrecorded},
@@ -47,8 +51,19 @@ pub struct Explanation {
     pub downstream_key: Option<String>,
     /// The lease that is granted; `None` likewise.
     pub lease: Option<Duration>,
+    /// How the downstream would be asked what became of it; `None` where it cannot be asked.
+    pub asked: Option<Asked>,
     /// The warnings that the answer would carry.
     pub warnings: Vec<&'static str>,
+}
+
+/// How the downstream would be asked what became of a call.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    /// Where.
+    pub endpoint: Arc<StatusEndpoint>,
+    /// The URL of a question over HTTP, or why it cannot be asked; `None` over gRPC.
+    pub url: Option<Result<String, MissingValue>>,
 }
 
 /// What a call is known by.
@@ -109,6 +124,7 @@ pub fn explain(policy: &Policy, sample: &Sample<'_>) -> Result<Explanation, Expl
         identity: None,
         downstream_key: None,
         lease: None,
+        asked: None,
         warnings: vec![],
     };
     let facts = Facts::at(Timestamp::default());
@@ -131,7 +147,25 @@ pub fn explain(policy: &Policy, sample: &Sample<'_>) -> Result<Explanation, Expl
     }
     let Candidate { key, basis, ref print, .. } = candidate;
     let identity = Some(ExplainedIdentity { key, basis, fingerprint: print.fingerprint });
-    Ok(Explanation { rule, decision, identity, downstream_key, lease, warnings })
+    let asked = downstream_key.as_deref().and_then(|own| asked(policy, sample, &key, own));
+    Ok(Explanation { rule, decision, identity, downstream_key, lease, asked, warnings })
+}
+
+fn asked(policy: &Policy, sample: &Sample<'_>, key: &Key, downstream_key: &str) -> Option<Asked> {
+    let endpoint = Arc::clone(policy.status(sample.namespace, sample.tool)?);
+    let question = Question {
+        downstream_key: downstream_key.to_owned(),
+        downstream_ref: None,
+        key: key.to_string(),
+        business: sample.business_ids.clone(),
+        tool: sample.tool.to_owned(),
+        namespace: sample.namespace.to_owned(),
+    };
+    let url = match &endpoint.face {
+        Face::Http(http) => Some(http.url(&question)),
+        Face::Grpc(_) => None,
+    };
+    Some(Asked { endpoint, url })
 }
 
 fn candidate(

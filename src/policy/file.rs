@@ -18,6 +18,8 @@ use crate::domain::{
 
 pub use super::section::PolicyFile;
 
+mod status;
+
 /// The words that every refusal of a part which is not built yet contains.
 pub const NOT_ENFORCED: &str = "is not enforced yet";
 
@@ -57,15 +59,8 @@ const TOOL_ONLY_KEYS: [&str; 8] = [
     "look_alike",
 ];
 /// The keys of `downstream`.
-const DOWNSTREAM_KEYS: [&str; 7] = [
-    "deduplicates",
-    "key_format",
-    "new_key_after_failed",
-    "probe_on_begin",
-    "same_transaction",
-    "status",
-    "window",
-];
+const DOWNSTREAM_KEYS: [&str; 6] =
+    ["deduplicates", "key_format", "new_key_after_failed", "same_transaction", "status", "window"];
 
 const CLASSES: [(&str, Class); 3] = [
     ("read_only", Class::ReadOnly),
@@ -206,13 +201,14 @@ fn section<'a>(reader: &mut Reader<'a>, item: &Item<'a>, place: Place<'_>) -> Se
             "tombstone" => section.tombstone = reader.duration(&item, Zero::Allowed),
             "max_attempts" => section.max_attempts = reader.integer(&item, 1..=ATTEMPTS_MAX),
             "retry_failed" => section.retry_failed = reader.boolean(&item),
+            "give_up_after" => section.give_up_after = reader.duration(&item, Zero::Refused),
             "max_result_bytes" => section.max_result_bytes = reader.size(&item, RESULT_BYTES_MAX),
             "identity" => section.identity = identity(reader, &item),
             "free_text" => section.free_text = free_text(reader, &item),
             "check_with" => section.check_with = check_with(reader, &item, place),
             "downstream" => downstream(reader, &item, &mut section),
             "keep_arguments" => must_be_false(reader, &item),
-            "approval" | "limit_per_run" | "look_alike" | "halted" | "give_up_after" => {
+            "approval" | "limit_per_run" | "look_alike" | "halted" => {
                 not_enforced(reader, &item, item.name);
             }
             key => unreachable!("{key} is a known key that nobody reads"),
@@ -229,7 +225,7 @@ fn downstream<'a>(reader: &mut Reader<'a>, item: &Item<'a>, section: &mut Sectio
             "deduplicates" => section.deduplicates = reader.boolean(&item),
             "window" => section.window = reader.duration(&item, Zero::Refused),
             "same_transaction" => must_be_false(reader, &item),
-            "status" | "probe_on_begin" => not_enforced(reader, &item, item.name),
+            "status" => status::status(reader, &item, section),
             _ => unknown(reader, &item, &DOWNSTREAM_KEYS),
         }
     }

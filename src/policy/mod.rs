@@ -12,10 +12,12 @@ mod section;
 pub mod explain;
 pub mod file;
 pub mod set;
+pub mod status;
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
 use self::resolve::{Layers, tools_of};
+use self::status::StatusEndpoint;
 pub use self::{
     file::PolicyFile,
     mistake::Mistake,
@@ -37,8 +39,15 @@ pub struct Policy {
 /// What holds in one namespace, or in all that have no section of their own.
 #[derive(Debug, Clone, Default)]
 struct Tools {
-    unlisted: Arc<ToolPolicy>,
-    listed: HashMap<String, Arc<ToolPolicy>>,
+    unlisted: Entry,
+    listed: HashMap<String, Entry>,
+}
+
+/// What holds for one tool.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Entry {
+    policy: Arc<ToolPolicy>,
+    status: Option<Arc<StatusEndpoint>>,
 }
 
 /// A text that is no policy, and why not.
@@ -98,6 +107,16 @@ impl Policy {
 
     /// What holds for a tool in a namespace.
     pub fn tool(&self, namespace: &str, tool: &str) -> &Arc<ToolPolicy> {
+        &self.entry(namespace, tool).policy
+    }
+
+    /// Where the downstream of a tool is asked in a namespace, if it can be; there exactly if its
+    /// policy has a rule for the answers.
+    pub fn status(&self, namespace: &str, tool: &str) -> Option<&Arc<StatusEndpoint>> {
+        self.entry(namespace, tool).status.as_ref()
+    }
+
+    fn entry(&self, namespace: &str, tool: &str) -> &Entry {
         let own = self.namespaces.get(namespace);
         own.and_then(|own| own.listed.get(tool))
             .or_else(|| self.everywhere.listed.get(tool))
@@ -110,7 +129,7 @@ impl Policy {
         let everywhere = std::iter::once((None, &self.everywhere));
         let own = self.namespaces.iter().map(|(name, tools)| (Some(name.as_str()), tools));
         let listed = everywhere.chain(own).flat_map(|(namespace, tools)| {
-            tools.listed.iter().map(move |(tool, policy)| (namespace, tool.as_str(), &**policy))
+            tools.listed.iter().map(move |(tool, entry)| (namespace, tool.as_str(), &*entry.policy))
         });
         let mut all: Vec<_> = listed.collect();
         all.sort_by_key(|(namespace, tool, _)| (*namespace, *tool));
@@ -120,10 +139,10 @@ impl Policy {
 
 impl Tools {
     fn everywhere(file: &PolicyFile) -> Self {
-        let policy = |tool| Arc::new(Layers::of(file, None, tool).policy());
+        let entry = |tool| Entry::of(&Layers::of(file, None, tool));
         let listed =
-            tools_of(file, None).flatten().map(|tool| (tool.to_owned(), policy(Some(tool))));
-        Self { unlisted: policy(None), listed: listed.collect() }
+            tools_of(file, None).flatten().map(|tool| (tool.to_owned(), entry(Some(tool))));
+        Self { unlisted: entry(None), listed: listed.collect() }
     }
 
     /// Only the tools for which the namespace differs from the rest: many tenants that override
@@ -131,13 +150,20 @@ impl Tools {
     fn of(file: &PolicyFile, namespace: &str) -> Self {
         let mut listed = HashMap::new();
         for tool in tools_of(file, Some(namespace)).flatten() {
-            let own = Layers::of(file, Some(namespace), Some(tool)).policy();
-            if own != Layers::of(file, None, Some(tool)).policy() {
-                listed.insert(tool.to_owned(), Arc::new(own));
+            let own = Entry::of(&Layers::of(file, Some(namespace), Some(tool)));
+            if own != Entry::of(&Layers::of(file, None, Some(tool))) {
+                listed.insert(tool.to_owned(), own);
             }
         }
-        let unlisted = Arc::new(Layers::of(file, Some(namespace), None).policy());
+        let unlisted = Entry::of(&Layers::of(file, Some(namespace), None));
         Self { unlisted, listed }
+    }
+}
+
+impl Entry {
+    fn of(layers: &Layers<'_>) -> Self {
+        let (rule, endpoint) = layers.status().unzip();
+        Self { policy: Arc::new(layers.policy(rule)), status: endpoint.map(Arc::new) }
     }
 }
 
@@ -287,7 +313,7 @@ mod tests {
 
     #[test]
     fn the_example_shows_every_part_that_is_not_enforced_yet() {
-        for key in ["give_up_after", "limit_per_run", "look_alike", "approval", "halted"] {
+        for key in ["limit_per_run", "look_alike", "approval", "halted"] {
             let shown = EXAMPLE.lines().find(|line| line.starts_with(&format!("# {key} = ")));
             let shown = shown.unwrap_or_else(|| panic!("{key} is not shown"));
             assert!(shown.contains("not enforced yet"), "{shown}");

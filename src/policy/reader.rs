@@ -93,6 +93,11 @@ impl<'a> Reader<'a> {
         Sited { value, site: self.value_site(item) }
     }
 
+    /// The value with the place of the item's key.
+    pub(super) fn sited_key<T>(&self, item: &Item<'_>, value: T) -> Sited<T> {
+        Sited { value, site: self.site(item.key_offset, item.path.clone()) }
+    }
+
     /// The entries of a table, in no particular order; nothing, and a mistake, if it is none.
     pub(super) fn table(&mut self, item: &Item<'a>) -> Option<Vec<Item<'a>>> {
         match item.value() {

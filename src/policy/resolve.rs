@@ -8,8 +8,10 @@ use super::{
 };
 use crate::domain::{
     identity::Recipe,
-    tool::{Downstream, ToolPolicy},
+    tool::{Downstream, StatusRule, ToolPolicy},
 };
+
+mod status;
 
 /// The sections that say something of one tool in one namespace, the most specific first.
 #[derive(Debug, Clone)]
@@ -50,7 +52,7 @@ impl<'a> Layers<'a> {
     }
 
     /// What holds for the tool.
-    pub(super) fn policy(&self) -> ToolPolicy {
+    pub(super) fn policy(&self, status: Option<StatusRule>) -> ToolPolicy {
         let built_in = ToolPolicy::default();
         ToolPolicy {
             listed: self.sections[..2].iter().any(Option::is_some),
@@ -64,10 +66,10 @@ impl<'a> Layers<'a> {
             tombstone: or(self.get(|s| &s.tombstone), built_in.tombstone),
             max_attempts: or(self.get(|s| &s.max_attempts), built_in.max_attempts),
             retry_failed: or(self.get(|s| &s.retry_failed), built_in.retry_failed),
-            give_up_after: built_in.give_up_after,
+            give_up_after: or(self.get(|s| &s.give_up_after), built_in.give_up_after),
             max_result_bytes: or(self.get(|s| &s.max_result_bytes), built_in.max_result_bytes),
             check_with: self.get(|s| &s.check_with).cloned(),
-            downstream: self.downstream(built_in.downstream),
+            downstream: Downstream { status, ..self.downstream(built_in.downstream) },
             approval: built_in.approval,
         }
     }
@@ -98,7 +100,8 @@ impl<'a> Layers<'a> {
     fn conflicts(&self) -> Vec<Mistake> {
         let lists = self.named_as_both();
         let spans = [self.lease_over_max(), self.window_alone(), self.window_over_retention()];
-        lists.into_iter().chain(spans.into_iter().flatten()).collect()
+        let spans = spans.into_iter().flatten();
+        lists.into_iter().chain(spans).chain(self.status_conflicts()).collect()
     }
 
     fn lease_over_max(&self) -> Option<Mistake> {

@@ -1,8 +1,11 @@
 //! What a policy file says, each value with the place it stands at.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use super::mistake::Site;
+use super::{
+    mistake::Site,
+    status::{Expression, GrpcCall, HttpRequest},
+};
 use crate::domain::{
     canonical_json::Pointer,
     identity::{IdentityPointer, Scope},
@@ -65,6 +68,7 @@ pub(super) struct Section {
     pub(super) tombstone: Field<Duration>,
     pub(super) max_attempts: Field<u32>,
     pub(super) retry_failed: Field<bool>,
+    pub(super) give_up_after: Field<Duration>,
     pub(super) max_result_bytes: Field<u64>,
     pub(super) identity: Field<Vec<Sited<IdentityPointer>>>,
     pub(super) free_text: Field<Vec<Sited<Pointer>>>,
@@ -73,4 +77,23 @@ pub(super) struct Section {
     pub(super) new_key_after_failed: Field<bool>,
     pub(super) deduplicates: Field<bool>,
     pub(super) window: Field<Duration>,
+    pub(super) status: StatusSection,
+}
+
+/// The keys of a tool's `downstream.status`.
+#[derive(Debug, Clone, Default)]
+pub(super) struct StatusSection {
+    /// Whether the table is there at all, with its own place.
+    pub(super) is_there: Field<()>,
+    pub(super) http: Field<HttpRequest>,
+    pub(super) grpc: Field<GrpcCall>,
+    pub(super) completed_when: Field<Arc<Expression>>,
+    pub(super) not_executed_when: Field<Arc<Expression>>,
+    pub(super) running_when: Field<Arc<Expression>>,
+    pub(super) result: Field<Arc<Expression>>,
+    pub(super) key_at: Field<Arc<Expression>>,
+    pub(super) ref_at: Field<Arc<Expression>>,
+    pub(super) visibility: Field<Duration>,
+    pub(super) confirmations: Field<u32>,
+    pub(super) probe_on_begin: Field<bool>,
 }

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{Policy, Tools};
+use super::{Entry, Policy, Tools};
 use crate::domain::{
     identity::{HASH_VERSION, Recipe},
     intent::RecipeVersion,
@@ -160,7 +160,8 @@ fn same_recipes(a: &Policy, b: &Policy) -> bool {
     ) -> bool {
         a.len() == b.len() && a.iter().all(|(k, v)| b.get(k).is_some_and(|w| same(v, w)))
     }
-    let tool = |a: &Arc<ToolPolicy>, b: &Arc<ToolPolicy>| {
+    let tool = |a: &Entry, b: &Entry| {
+        let (a, b) = (&a.policy, &b.policy);
         let recorded = |policy: &ToolPolicy| policy.class == Class::Effectful;
         recorded(a) == recorded(b) && (!recorded(a) || a.recipe == b.recipe)
     };
@@ -196,10 +197,7 @@ pub fn lowered(active: &Policy, offered: &Policy, unsettled: &[(String, String)]
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-    use crate::domain::tool::StatusRule;
 
     fn policy(text: &str) -> Arc<Policy> {
         Arc::new(Policy::from_text(text).unwrap_or_else(|error| panic!("{error}")))
@@ -357,19 +355,45 @@ mod tests {
 
     #[test]
     fn a_status_endpoint_stays_while_rows_are_unsettled() {
-        let without = with_tool(2, "");
-        let mut with = (*without).clone();
-        let tool = with.everywhere.listed.get_mut("a").expect("the policy lists it");
-        let visibility = Duration::from_secs(120);
-        let status = StatusRule { visibility, confirmations: 2, probe_on_begin: false };
-        Arc::make_mut(tool).downstream.status = Some(status);
-        let unsettled = [("default".to_owned(), "a".to_owned())];
-        assert_eq!(
-            lowered(&with, &without, &unsettled),
-            ["tool \"a\" in namespace \"default\" has unsettled intents, \
-              and its status endpoint would be dropped"]
-        );
-        assert_eq!(lowered(&without, &with, &unsettled), [""; 0]);
-        assert_eq!(lowered(&with, &without, &[]), [""; 0]);
+        let asked = "[tools.a.downstream.status]\ngrpc.target = \"http://m\"\nvisibility = \"1m\"";
+        let of_n = "[namespaces.n.tools.a.downstream.status]\n\
+                    grpc.target = \"http://n\"\nvisibility = \"1m\"";
+        let moved = asked.replace("http://m", "https://elsewhere:1");
+        let otherwise = "[tools.a.downstream.status]\n\
+                         http.url = \"http://m/{downstream_key}\"\ncompleted_when = \"true\"";
+        let dropped = |tool: &str, namespace: &str| {
+            format!(
+                "tool {tool:?} in namespace {namespace:?} has unsettled intents, \
+                 and its status endpoint would be dropped"
+            )
+        };
+        let (everywhere, in_n) = (dropped("a", "default"), dropped("a", "n"));
+        let none: &[&str] = &[];
+        // The active policy, the offered one, and why it is refused while rows of `a` are unsettled
+        // in both namespaces.
+        let table: &[(&str, &str, &[&str])] = &[
+            (asked, asked, none),
+            (asked, &moved, none),
+            (asked, otherwise, none),
+            // The table, the whole tool, and everything.
+            (asked, "[tools.a]", &[&everywhere, &in_n]),
+            (asked, "[tools.b]", &[&everywhere, &in_n]),
+            (asked, "", &[&everywhere, &in_n]),
+            // What one tenant has, and its whole section.
+            (of_n, "[namespaces.n.tools.a]", &[&in_n]),
+            (of_n, "[namespaces.n.defaults]", &[&in_n]),
+            (of_n, "", &[&in_n]),
+            (of_n, asked, none),
+            (asked, of_n, &[&everywhere]),
+            ("", asked, none),
+            ("", "", none),
+        ];
+        let rows = ["default", "n"].map(|namespace| (namespace.to_owned(), "a".to_owned()));
+        for (active, offered, expected) in table {
+            let (active, offered) = (policy(active), policy(offered));
+            let reasons = lowered(&active, &offered, &rows);
+            assert_eq!(reasons, *expected, "{}\n→\n{}", active.text(), offered.text());
+            assert_eq!(lowered(&active, &offered, &[]), none);
+        }
     }
 }
