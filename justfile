@@ -16,6 +16,10 @@ lint:
 proto:
     scripts/check_proto.sh
 
+# lint, render and validate the Helm chart, compare it and the Dockerfile with the sources
+helm:
+    scripts/check_helm.sh
+
 # build the docs; a broken link is an error
 docs:
     RUSTDOCFLAGS='-D warnings' cargo doc --no-deps --locked

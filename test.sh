@@ -9,7 +9,8 @@ usage() {
   cat <<'HELP'
 Usage: ./test.sh [FILTER] [-- ARGS]
 
-Without FILTER: rustfmt, clippy, the proto checks, the vectors in Python, every test, and the docs build.
+Without FILTER: rustfmt, clippy, the proto checks, the vectors in Python, the Helm chart and the Dockerfile,
+                every test, and the docs build.
 With FILTER:    only the tests whose name contains it; what follows `--` goes to the test binaries.
 
   ./test.sh                      everything, as CI runs it
@@ -350,6 +351,7 @@ if [ "$#" -eq 0 ]; then
   step 'rustfmt' cargo fmt --check
   step 'clippy' cargo clippy --all-targets --locked -- -D warnings
   step 'proto' scripts/check_proto.sh
+  step 'helm' scripts/check_helm.sh
   step 'vectors' "$INTENT_LEDGER_TEST_PYTHON" proto/vectors/check.py
 fi
 step 'tests' run_tests "$@"
