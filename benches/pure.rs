@@ -120,6 +120,7 @@ fn candidate(policy: &ToolPolicy) -> Candidate {
         downstream: downstream_digest(&identified.key, None, policy.recipe.hash_version),
         basis: identified.basis,
         print: fingerprint(&policy.recipe, &[], &call, &identified.key, identified.basis),
+        kept: BTreeMap::new(),
     }
 }
 

@@ -23,6 +23,7 @@ use crate::{
             intent_operations_service_server::IntentOperationsServiceServer,
         },
     },
+    reconciler::{Endpoints, Reconciler},
     store::{self, Statements, Store, StoreOptions, observed::Observed},
     telemetry::metrics,
 };
@@ -94,8 +95,10 @@ pub async fn start_with(
         writers: config.writers,
         ..options
     };
-    let ledger =
-        Arc::new(Ledger::start(store, &options).await.context("failed to start the ledger")?);
+    let endpoints = Arc::new(Endpoints::new().context("failed to read the system's certificates")?);
+    let ledger = Ledger::start(store, Arc::clone(&endpoints) as _, &options)
+        .await
+        .context("failed to start the ledger")?;
     let offered = match &config.policy {
         Some(path) => Some((path.clone(), offer_at_start(&ledger, path).await?)),
         None => None,
@@ -103,9 +106,17 @@ pub async fn start_with(
 
     let grpc_listener = bind("listen", config.listen).await?;
     let http_listener = bind("http", config.http).await?;
+    if config.allow_unauthenticated {
+        tracing::warn!(
+            "no credentials are asked for: whoever reaches the ports may settle anything"
+        );
+    } else {
+        tracing::info!("without credentials only this machine is served");
+    }
     let grpc = grpc_listener.local_addr()?;
     let http = http_listener.local_addr()?;
     let draining = CancellationToken::new();
+    let reconciler = Reconciler::new(Arc::clone(&ledger), endpoints, draining.clone());
 
     let (health, health_service) = tonic_health::server::health_reporter();
     set_serving(&health, true).await;
@@ -113,6 +124,7 @@ pub async fn start_with(
         .add_service(
             IntentLedgerServiceServer::new(LedgerService::new(
                 Arc::clone(&ledger),
+                Arc::clone(&reconciler),
                 usize::try_from(config.bytes_in_flight_max.as_u64()).unwrap_or(usize::MAX),
                 draining.clone(),
             ))
@@ -155,6 +167,9 @@ pub async fn start_with(
 
     let mut tasks =
         vec![tokio::spawn(follow_store(Arc::clone(&ledger), health.clone(), draining.clone()))];
+    if !config.reconcile_interval.is_zero() {
+        tasks.push(tokio::spawn(reconciler.run(config.reconcile_interval)));
+    }
     if let Some((path, text)) = offered {
         tasks.push(tokio::spawn(follow_file(Arc::clone(&ledger), path, text, draining.clone())));
     }
@@ -205,8 +220,12 @@ async fn bind(setting: &str, address: SocketAddr) -> anyhow::Result<TcpListener>
         .with_context(|| format!("failed to listen on {address} (--{setting})"))
 }
 
+/// Only what is served here: the contract also has a service for downstreams.
 fn reflection() -> anyhow::Result<tonic_reflection::server::Builder<'static>> {
     Ok(tonic_reflection::server::Builder::configure()
+        .with_service_name("intent_ledger.v1.IntentLedgerService")
+        .with_service_name("intent_ledger.v1.IntentOperationsService")
+        .with_service_name("grpc.health.v1.Health")
         .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET))
 }

@@ -8,10 +8,11 @@
 //! - [`domain`]: the decisions. Pure: no I/O, no clock, no randomness.
 //! - [`policy`]: what the operator says of each tool.
 //! - [`store`]: moves rows in and out of Postgres or SQLite.
+//! - [`reconciler`]: asks downstreams what became of calls that nobody settled.
 //!
 //! [`demo`] is the story of all this, told by running it.
 //!
-//! Beside the road: [`clock`], [`ids`] and [`telemetry`].
+//! Beside the road: [`clock`], [`ids`], [`telemetry`] and [`tls`].
 
 pub mod app;
 pub mod cli;
@@ -24,5 +25,7 @@ pub mod ids;
 pub mod ledger;
 pub mod policy;
 pub mod proto;
+pub mod reconciler;
 pub mod store;
 pub mod telemetry;
+pub mod tls;

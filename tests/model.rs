@@ -254,6 +254,7 @@ impl Ledger {
             downstream: downstream_digest(&key, None, recipe.hash),
             basis: KeyBasis::IdempotencyKey,
             print,
+            kept: BTreeMap::new(),
         };
         Self { downstream, rules, attempts, policy, candidate }
     }

@@ -76,10 +76,18 @@ impl ClientFlags {
         &self,
         talk: impl AsyncFnOnce(&mut Server) -> anyhow::Result<()>,
     ) -> anyhow::Result<u8> {
+        self.run_for_status(async |server| talk(server).await.map(|()| 0))
+    }
+
+    /// As [`Self::run`], for what has more than one good end.
+    pub(super) fn run_for_status(
+        &self,
+        talk: impl AsyncFnOnce(&mut Server) -> anyhow::Result<u8>,
+    ) -> anyhow::Result<u8> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let outcome = runtime.block_on(async { talk(&mut self.connect().await?).await });
         match outcome.map_err(anyhow::Error::downcast::<CallError>) {
-            Ok(()) => Ok(0),
+            Ok(status) => Ok(status),
             Err(Ok(error)) if self.json => {
                 output::write(&output::line(&ErrorObject { error: &error })?)?;
                 Ok(1)
@@ -108,7 +116,7 @@ impl ClientFlags {
              starts one, and --server names another",
             self.server.to_string().trim_end_matches('/')
         );
-        CallError { code: "UNAVAILABLE".to_owned(), message, ..CallError::default() }
+        CallError::new("UNAVAILABLE", message)
     }
 
     /// A request with the deadline of the flags.
@@ -153,6 +161,11 @@ struct ErrorObject<'a> {
 }
 
 impl CallError {
+    /// An error that is not the server's own.
+    pub(super) fn new(code: &str, message: String) -> Self {
+        Self { code: code.to_owned(), message, ..Self::default() }
+    }
+
     /// Whether the server may have done what it was asked all the same.
     pub(super) fn is_in_doubt(&self) -> bool {
         matches!(self.code.as_str(), "DEADLINE_EXCEEDED" | "INTERNAL" | "UNAVAILABLE" | "UNKNOWN")

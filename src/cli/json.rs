@@ -44,6 +44,10 @@ pub(super) fn failure_kind(code: i32) -> Option<String> {
     word(code, "FAILURE_KIND_", v1::FailureKind::as_str_name)
 }
 
+pub(super) fn verdict(code: i32) -> Option<String> {
+    word(code, "VERDICT_", v1::Verdict::as_str_name)
+}
+
 pub(super) fn event_kind(code: i32) -> Option<String> {
     word(code, "EVENT_KIND_", v1::EventKind::as_str_name)
 }

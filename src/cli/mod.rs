@@ -23,6 +23,7 @@ mod migrate;
 mod output;
 mod policy;
 mod policy_explain;
+mod reconcile;
 mod resolve;
 mod serve;
 mod table;
@@ -64,6 +65,8 @@ enum Command {
     Lookup(Box<lookup::LookupFlags>),
     /// List intents, the newest first
     List(Box<list::ListFlags>),
+    /// Ask the downstreams about intents that nobody settled
+    Reconcile(Box<reconcile::ReconcileFlags>),
     /// Settle by a person's word what nothing else can settle
     Resolve(Box<resolve::ResolveFlags>),
     /// Check and explain policy files
@@ -90,6 +93,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Extend(flags) => extend::run(&flags),
         Command::Lookup(flags) => lookup::run(&flags),
         Command::List(flags) => list::run(&flags),
+        Command::Reconcile(flags) => reconcile::run(&flags),
         Command::Resolve(flags) => resolve::run(&flags),
         Command::Policy(command) => policy::run(&command),
         Command::Migrate(flags) => migrate::run(&flags),

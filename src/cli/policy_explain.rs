@@ -262,6 +262,7 @@ fn words(decision: &Decision) -> (&'static str, Option<&'static str>) {
         Decision::NotRecorded => ("EXECUTE", Some("NOT_RECORDED")),
         Decision::AwaitApproval { .. } => ("AWAIT_APPROVAL", Some("APPROVAL_REQUIRED")),
         Decision::WeakKey => ("INVALID_ARGUMENT", Some("WEAK_KEY")),
+        Decision::BusinessIdRequired { .. } => ("INVALID_ARGUMENT", Some("BUSINESS_ID_REQUIRED")),
         Decision::Refuse { reason } => ("REFUSE", Some(refused(*reason))),
         // These are about a row, and there is none.
         Decision::Execute { .. } => ("EXECUTE", None),

@@ -23,6 +23,10 @@ pub struct ServeConfig {
     pub http: SocketAddr,
     /// The policy file.
     pub policy: Option<PathBuf>,
+    /// Accept callers from other machines although nobody shows credentials.
+    pub allow_unauthenticated: bool,
+    /// How often the reconciler looks for what is due; zero for never.
+    pub reconcile_interval: Duration,
     /// Accept a store that can lose what it acknowledged.
     pub allow_unsafe_durability: bool,
     /// Connections to Postgres.
@@ -66,6 +70,16 @@ pub struct ServeFlags {
     /// The policy file, read at start, on change and on SIGHUP
     #[arg(long, env = "INTENT_LEDGER_POLICY", value_name = "FILE")]
     pub policy: Option<PathBuf>,
+
+    /// Accept callers from other machines without credentials: whoever reaches the ports may settle
+    /// anything
+    #[arg(long, env = "INTENT_LEDGER_ALLOW_UNAUTHENTICATED")]
+    pub allow_unauthenticated: bool,
+
+    /// How often to look for intents that nobody settled; 0s leaves that to `reconcile` [default: 5s]
+    #[arg(long, env = "INTENT_LEDGER_RECONCILE_INTERVAL", value_name = "SPAN",
+          value_parser = humantime::parse_duration)]
+    pub reconcile_interval: Option<Duration>,
 
     /// Accept store settings that can lose what was acknowledged
     #[arg(long, env = "INTENT_LEDGER_ALLOW_UNSAFE_DURABILITY")]
@@ -146,6 +160,9 @@ struct File {
     listen: Option<SocketAddr>,
     http: Option<SocketAddr>,
     policy: Option<PathBuf>,
+    allow_unauthenticated: Option<bool>,
+    #[serde(deserialize_with = "span")]
+    reconcile_interval: Option<Duration>,
     allow_unsafe_durability: Option<bool>,
     connections_max: Option<usize>,
     behind_pooler: Option<bool>,
@@ -199,6 +216,9 @@ pub fn load(flags: ServeFlags) -> Result<ServeConfig, ConfigError> {
         listen: setting!(listen),
         http: setting!(http),
         policy: flags.policy.or(file.policy),
+        allow_unauthenticated: flags.allow_unauthenticated
+            || file.allow_unauthenticated.unwrap_or(false),
+        reconcile_interval: setting!(reconcile_interval),
         allow_unsafe_durability: flags.allow_unsafe_durability
             || file.allow_unsafe_durability.unwrap_or(false),
         connections_max: setting!(connections_max),
@@ -225,10 +245,11 @@ fn check(config: ServeConfig) -> Result<ServeConfig, ConfigError> {
     let invalid =
         |setting, problem: &str| Err(ConfigError::Invalid { setting, problem: problem.to_owned() });
     for (setting, address) in [("listen", config.listen), ("http", config.http)] {
-        if !address.ip().is_loopback() {
+        if !address.ip().is_loopback() && !config.allow_unauthenticated {
             let problem = format!(
                 "{address} is not a loopback address, and without credentials every caller could \
-                 settle every intent; this version has no credentials yet"
+                 settle every intent; this version has no credentials yet, and where only callers \
+                 you trust reach the port, --allow-unauthenticated accepts them"
             );
             return Err(ConfigError::Invalid { setting, problem });
         }

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use tokio::{net::TcpListener, task::JoinHandle};
 
 use super::agent::{Call, Layer, Mail};
-use crate::clock::monotonic;
+use crate::{clock::monotonic, tls};
 
 /// What providers call the header that carries a caller's key.
 const KEY_HEADER: &str = "idempotency-key";
@@ -177,8 +177,7 @@ pub(super) struct MailClient {
 impl MailClient {
     /// A client that waits for an answer no longer than `timeout`.
     pub(super) fn new(provider: &Provider, timeout: Duration) -> anyhow::Result<Self> {
-        // No proxy: whatever the environment says, this machine is meant.
-        let http = reqwest::Client::builder().no_proxy().timeout(timeout).build()?;
+        let http = tls::http_client().timeout(timeout).build()?;
         Ok(Self { http, base: format!("http://{}/v1", provider.address) })
     }
 

@@ -14,6 +14,7 @@ use super::{
     intent::{Intent, Probing, RecipeVersion, State, Transition, TransitionError},
     time::Timestamp,
     tool::{Class, ToolPolicy},
+    verdict::is_due,
 };
 
 /// How long a caller should wait before it asks about an unknown outcome again.
@@ -36,6 +37,8 @@ pub struct Candidate {
     pub basis: KeyBasis,
     /// Hash and digests of the arguments.
     pub print: Fingerprinted,
+    /// Business ids of the call that the policy asks the downstream by.
+    pub kept: BTreeMap<String, String>,
 }
 
 /// A Begin, after its shape has been checked.
@@ -192,6 +195,12 @@ pub enum Decision {
     },
     /// The only basis left for the key is too weak for a tool that needs approval.
     WeakKey,
+    /// The policy asks the downstream by a business id that the call does not bring: nobody could
+    /// ever ask what became of it.
+    BusinessIdRequired {
+        /// Its name.
+        name: String,
+    },
     /// Execute; the tool needs no record.
     NotRecorded,
 }
@@ -222,6 +231,21 @@ pub fn decide(
     }
 }
 
+/// Whether the downstream should be asked before a Begin that meets this row is decided: somebody
+/// tried, nobody has settled, and the policy says to look before a retry.
+pub fn should_look_first(
+    row: &Intent,
+    call: &BeginCall,
+    candidate: &Candidate,
+    policy: &ToolPolicy,
+    now: Timestamp,
+) -> bool {
+    policy.downstream.status.is_some_and(|rule| rule.probe_on_begin)
+        && row.fingerprint == candidate.print.fingerprint
+        && row.attempt(call.attempt_id).is_none()
+        && is_due(row, now)
+}
+
 /// Decides a Begin of a tool whose calls leave no record and need no key.
 pub fn decide_unrecorded(policy: &ToolPolicy, facts: &Facts) -> Decision {
     gates(policy, facts).unwrap_or(Decision::NotRecorded)
@@ -247,6 +271,10 @@ fn decide_absent(
             retry_after: None,
             write: Some(Written { intent: Box::new(intent), events: facts.orphans.clone() }),
         };
+    }
+    let missing = |name: &&String| !candidate.kept.contains_key(*name);
+    if let Some(name) = policy.downstream.asks_by.iter().find(missing) {
+        return Decision::BusinessIdRequired { name: name.clone() };
     }
     if facts.look_alike == LookAlike::Refuse {
         return Decision::Refuse { reason: RefuseReason::LookAlikeLimit };
@@ -308,7 +336,7 @@ fn decide_present(
         }
         State::Approved => {
             if row.approval.as_ref().is_some_and(|approval| approval.is_valid(now)) {
-                grant(row, call, policy, GrantedOn::Approved, facts)
+                grant(row, call, candidate, policy, GrantedOn::Approved, facts)
             } else {
                 propose_again(row, call, policy, now)
             }
@@ -319,10 +347,10 @@ fn decide_present(
                 retry_after: Some(current.lease_expires_at.since(now)),
                 write: None,
             }),
-            _ => unsettled(row, call, policy, facts),
+            _ => unsettled(row, call, candidate, policy, facts),
         },
-        State::Unknown => unsettled(row, call, policy, facts),
-        State::Failed => failed(row, call, policy, facts),
+        State::Unknown => unsettled(row, call, candidate, policy, facts),
+        State::Failed => failed(row, call, candidate, policy, facts),
     }
 }
 
@@ -348,15 +376,16 @@ fn known_attempt(row: &Intent, call: &BeginCall, policy: &ToolPolicy, now: Times
 fn unsettled(
     row: &Intent,
     call: &BeginCall,
+    candidate: &Candidate,
     policy: &ToolPolicy,
     facts: &Facts,
 ) -> Result<Decision, TransitionError> {
     if row.is_fenced() {
-        return grant(row, call, policy, GrantedOn::Fenced, facts);
+        return grant(row, call, candidate, policy, GrantedOn::Fenced, facts);
     }
     let lease = call.lease.unwrap_or(policy.lease).min(policy.lease_max);
     if absorbs_repeat(row, policy, facts.now + lease) {
-        return grant(row, call, policy, GrantedOn::DownstreamDedupes, facts);
+        return grant(row, call, candidate, policy, GrantedOn::DownstreamDedupes, facts);
     }
     if row.needs_attention || only_a_person_can_help(row, policy, facts.now) {
         return Ok(Decision::Hold {
@@ -375,6 +404,7 @@ fn unsettled(
 fn failed(
     row: &Intent,
     call: &BeginCall,
+    candidate: &Candidate,
     policy: &ToolPolicy,
     facts: &Facts,
 ) -> Result<Decision, TransitionError> {
@@ -391,7 +421,7 @@ fn failed(
         }
         _ => {
             let granted_on = if facts.probed { GrantedOn::NotExecuted } else { GrantedOn::Retry };
-            grant(row, call, policy, granted_on, facts)
+            grant(row, call, candidate, policy, granted_on, facts)
         }
     }
 }
@@ -432,6 +462,7 @@ fn gates(policy: &ToolPolicy, facts: &Facts) -> Option<Decision> {
 fn grant(
     row: &Intent,
     call: &BeginCall,
+    candidate: &Candidate,
     policy: &ToolPolicy,
     granted_on: GrantedOn,
     facts: &Facts,
@@ -456,6 +487,7 @@ fn grant(
         }
     }
     next.go(Transition::Grant)?;
+    next.kept.extend(candidate.kept.clone());
     let lease_clamped = push_attempt(&mut next, call, policy, granted_on, facts.now);
     next.unsettle();
     next.needs_attention = next.conflict;
@@ -552,6 +584,7 @@ fn new_intent(call: &BeginCall, candidate: &Candidate, state: State, now: Timest
         run_id: call.run_id.clone(),
         step_id: call.step_id.clone(),
         tool_call_id: call.tool_call_id.clone(),
+        kept: candidate.kept.clone(),
         labels: call.labels.clone(),
         created_at: now,
         state,

@@ -18,7 +18,7 @@ use super::{
     review::{Resolution, Reviewer, approve, deny, expire, resolve},
     time::Timestamp,
     tool::{ApprovalRule, StatusRule, ToolPolicy},
-    verdict::{Answer, Asked, reconcile},
+    verdict::{Answer, Asked, Look, look, reconcile},
 };
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
@@ -91,6 +91,7 @@ pub(crate) fn candidate(arguments: &str, basis: KeyBasis) -> Candidate {
         downstream: downstream_digest(&key, None, policy.recipe.hash_version),
         basis,
         print: fingerprint(&policy.recipe, &[], &call, &key, basis),
+        kept: BTreeMap::new(),
     }
 }
 
@@ -327,6 +328,15 @@ impl Story {
         self.apply(outcome).expect("an answer is not refused");
     }
 
+    /// A look at it, as the reconciler makes it.
+    pub(crate) fn look(&mut self) -> Look {
+        let led_to = look(self.row(), &self.policy, self.now()).expect("looks are total");
+        if let Look::Person(outcome) = &led_to {
+            self.apply((**outcome).clone()).expect("a look is not refused");
+        }
+        led_to
+    }
+
     pub(crate) fn kinds(&self) -> Vec<EventKind> {
         self.events.iter().map(|event| event.kind).collect()
     }
@@ -341,6 +351,7 @@ fn written(decision: &Decision) -> Option<&super::decision::Written> {
         | Decision::Refuse { .. }
         | Decision::ParametersChanged { .. }
         | Decision::WeakKey
+        | Decision::BusinessIdRequired { .. }
         | Decision::NotRecorded => None,
     }
 }
@@ -378,6 +389,7 @@ pub(crate) fn words(decision: &Decision) -> &'static str {
         },
         Decision::ParametersChanged { .. } => "PARAMETERS_CHANGED",
         Decision::WeakKey => "WEAK_KEY",
+        Decision::BusinessIdRequired { .. } => "BUSINESS_ID_REQUIRED",
         Decision::NotRecorded => "EXECUTE NOT_RECORDED",
     }
 }

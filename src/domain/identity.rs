@@ -339,6 +339,17 @@ fn policy_values(recipe: &Recipe, arguments: &Json) -> Result<Json, IdentityErro
     values.collect::<Result<Members, _>>().map(Json::Object)
 }
 
+/// The business ids of these names, as far as the call brings them: by its business ids, or by the
+/// identity pointer that ends in the name.
+pub fn named_ids(names: &[String], recipe: &Recipe, call: &Call<'_>) -> BTreeMap<String, String> {
+    let value = |name: &String| {
+        let pointed = |place: &&IdentityPointer| place.pointer.tokens().last() == Some(name);
+        let sent = call.business_ids.get(name).cloned();
+        sent.or_else(|| identity_text(recipe.identity.iter().find(pointed)?, call.arguments).ok())
+    };
+    names.iter().filter_map(|name| Some((name.clone(), value(name)?))).collect()
+}
+
 /// The value at an identity pointer as text, in which 8812 and "8812" are the same order.
 fn identity_text(place: &IdentityPointer, arguments: &Json) -> Result<String, IdentityError> {
     let pointer = || place.pointer.clone();

@@ -232,6 +232,9 @@ pub struct Probing {
     pub last_absence_at: Option<Timestamp>,
     /// Since when there has been no verdict.
     pub asked_since: Option<Timestamp>,
+    /// Whether a person has been told that nobody else can move it on.
+    #[serde(default)]
+    pub handed_over: bool,
 }
 
 /// One effect that somebody means to have.
@@ -261,6 +264,8 @@ pub struct Intent {
     pub step_id: String,
     /// The model's id of the tool call that began it; may be empty.
     pub tool_call_id: String,
+    /// Business ids that the downstream is asked by, for as long as it may have to be asked.
+    pub kept: BTreeMap<String, String>,
     /// The caller's own labels.
     pub labels: BTreeMap<String, String>,
     /// When the row was written.
@@ -332,6 +337,25 @@ impl Intent {
     /// Whether every granted attempt is known not to have had its effect.
     pub fn is_harmless(&self) -> bool {
         self.attempts.iter().all(|attempt| attempt.fate.is_harmless())
+    }
+
+    /// When somebody must first look at what became of it; `None` while that is for nobody but its
+    /// caller or a person.
+    ///
+    /// At the end of the lease; at once where the caller has said that it does not know.
+    pub fn first_look_at(&self) -> Option<Timestamp> {
+        if self.needs_attention {
+            return None;
+        }
+        match self.state {
+            State::Started => self.current().map(|attempt| attempt.lease_expires_at),
+            State::Unknown => Some(self.created_at),
+            State::AwaitingApproval
+            | State::Approved
+            | State::Completed
+            | State::Failed
+            | State::Denied => None,
+        }
     }
 
     /// Whether the effect, by any attempt, may be in the world.

@@ -13,6 +13,7 @@ pub mod identity;
 pub mod intent;
 pub mod report;
 pub mod review;
+pub mod schedule;
 pub mod time;
 pub mod tool;
 #[cfg(test)]

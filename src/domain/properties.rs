@@ -12,12 +12,13 @@ use super::{
     attempt::{Failure, Fate, GrantedOn},
     decision::{BeginCall, Decision, ExecuteReason},
     fixtures::*,
+    identity::Key,
     intent::{Intent, State},
     report::{NEVER_GRANTED, Refusal},
     review::{Resolution, Reviewer},
     time::Timestamp,
     tool::{StatusRule, ToolPolicy},
-    verdict::{Answer, Asked},
+    verdict::{Answer, Asked, Look},
 };
 
 /// Attempt ids are few, so that known ones come back, also by another caller.
@@ -59,6 +60,7 @@ enum Step {
     /// A probe goes out; what it hears comes later.
     Ask,
     Hear(Answer),
+    Look,
     Wait(Duration),
     Policy(Box<ToolPolicy>),
 }
@@ -122,6 +124,7 @@ fn answers() -> impl Strategy<Value = Answer> {
         1 => Just(Answer::Running),
         1 => Just(Answer::Unmapped { note: "?".to_owned() }),
         1 => Just(Answer::unreachable("refused")),
+        1 => Just(Answer::Taken { downstream_ref: "a".to_owned(), other: Key::from_bytes([7; 32]) }),
     ]
 }
 
@@ -153,6 +156,7 @@ fn steps() -> impl Strategy<Value = Step> {
         1 => Just(Step::Expire),
         2 => Just(Step::Ask),
         4 => answers().prop_map(Step::Hear),
+        2 => Just(Step::Look),
         6 => spans().prop_map(Step::Wait),
         1 => policies().prop_map(|policy| Step::Policy(Box::new(policy))),
     ]
@@ -201,6 +205,7 @@ impl History {
                     .unwrap_or_else(|| Asked::of(self.story.row(), self.story.now()));
                 self.story.apply_answer(asked, answer);
             }
+            Step::Look => self.look(),
             Step::Expire => self.story = self.story.clone().expired(),
             Step::Review { yes, stale } => {
                 let reviewer = self.reviewer(*stale);
@@ -216,6 +221,32 @@ impl History {
         }
         if let (Some(before), Some(after)) = (&before, &self.story.row) {
             self.check(step, before, after);
+        }
+    }
+
+    /// What is unsettled has a way out: it is looked at again, or a person is told, or the next Begin
+    /// may execute. And a look by itself never settles anything.
+    fn look(&mut self) {
+        let Some(before) = self.story.row.clone() else { return };
+        let led_to = self.story.look();
+        let after = self.story.row().clone();
+        assert!(after.state == before.state || after.state == State::Unknown);
+        if !before.state.is_unsettled() {
+            assert_eq!(led_to, Look::Done);
+            return;
+        }
+        match led_to {
+            Look::Ask => assert!(self.story.policy.downstream.status.is_some()),
+            Look::Later(at) => assert!(at > self.story.now()),
+            Look::Person(_) => assert!(after.needs_attention),
+            Look::Done => {
+                let executable = matches!(
+                    self.story.ask(&call(9999)),
+                    Decision::Execute { .. } | Decision::Refuse { .. }
+                );
+                let told = before.needs_attention || before.probing.handed_over;
+                assert!(told || executable, "{before:?}");
+            }
         }
     }
 
@@ -369,9 +400,16 @@ impl History {
                 Step::Complete { .. } | Step::Fail { .. } | Step::Resolve { .. } => true,
                 Step::Hear(answer) => !matches!(
                     answer,
-                    Answer::Running | Answer::Unmapped { .. } | Answer::Unreachable { .. }
+                    Answer::Running
+                        | Answer::Unmapped { .. }
+                        | Answer::Unreachable { .. }
+                        | Answer::Taken { .. }
                 ),
-                Step::Extend { .. } | Step::Review { .. } | Step::Expire | Step::Ask => false,
+                Step::Look
+                | Step::Extend { .. }
+                | Step::Review { .. }
+                | Step::Expire
+                | Step::Ask => false,
                 Step::Wait(_) | Step::Policy(_) => false,
             };
             assert!(evidence, "{step:?} led out of UNKNOWN");

@@ -87,7 +87,8 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    pub(super) fn unchanged(intent: &Intent, answer: Result<(), Refusal>) -> Self {
+    /// Nothing follows but the answer.
+    pub fn unchanged(intent: &Intent, answer: Result<(), Refusal>) -> Self {
         Self { intent: intent.clone(), events: Vec::new(), answer }
     }
 }
@@ -515,6 +516,8 @@ pub(super) fn settle(
     now: Timestamp,
 ) {
     next.settlement = Some(Settlement { provenance, by: by.to_owned(), note: note.to_owned() });
+    // Nobody has to be asked any more, and what they say of people is not ours to keep.
+    next.kept.clear();
     next.settled_at = Some(now);
 }
 

@@ -38,6 +38,8 @@ pub struct Downstream {
     pub same_transaction: bool,
     /// How to ask the downstream what became of a call; `None` where it cannot be asked.
     pub status: Option<StatusRule>,
+    /// The business ids that the question names, so that a row keeps them until it is settled.
+    pub asks_by: Vec<String>,
 }
 
 /// When an answer of a status endpoint may be believed.

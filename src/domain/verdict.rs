@@ -4,11 +4,14 @@ use std::time::Duration;
 
 use super::{
     attempt::{Attempt, Fate},
+    decision::only_a_person_can_help,
     event::{Event, EventKind, Provenance},
+    identity::Key,
     intent::{Intent, Probing, ResultBody, State, Transition, TransitionError},
     report::{Outcome, replaced_reference, settle},
+    schedule::visible_from,
     time::Timestamp,
-    tool::StatusRule,
+    tool::{StatusRule, ToolPolicy},
 };
 
 /// What the downstream answered.
@@ -31,6 +34,13 @@ pub enum Answer {
         result: ResultBody,
         /// The downstream's ids.
         downstream_refs: Vec<String>,
+    },
+    /// It names an object that carries our key, but whose id belongs to another intent already.
+    Taken {
+        /// The downstream's id.
+        downstream_ref: String,
+        /// The key of the other intent.
+        other: Key,
     },
     /// Nothing in the policy claims the answer.
     Unmapped {
@@ -77,6 +87,51 @@ impl Asked {
     }
 }
 
+/// What a look at an intent leads to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Look {
+    /// Ask the downstream.
+    Ask,
+    /// Nothing to do before this time.
+    Later(Timestamp),
+    /// Only a person can move it on, which is now on record.
+    Person(Box<Outcome>),
+    /// Nothing to look for: it is settled, or a person or the next Begin moves it on.
+    Done,
+}
+
+/// Looks at an intent that is on the agenda.
+pub fn look(intent: &Intent, policy: &ToolPolicy, now: Timestamp) -> Result<Look, TransitionError> {
+    if !intent.state.is_unsettled() || intent.needs_attention {
+        return Ok(Look::Done);
+    }
+    if !is_due(intent, now) {
+        let end = intent.current().map(|attempt| attempt.lease_expires_at);
+        return Ok(end.map_or(Look::Done, Look::Later));
+    }
+    if policy.downstream.status.is_some() {
+        return Ok(Look::Ask);
+    }
+    if only_a_person_can_help(intent, policy, now) {
+        return Ok(match hand_over(intent, "no status endpoint", now)? {
+            Some(outcome) => Look::Person(Box::new(outcome)),
+            None => Look::Done,
+        });
+    }
+    // While the downstream takes a repeat for the first call, the next Begin is the way out.
+    let until = intent.dedup_until(policy).filter(|until| now < *until);
+    Ok(until.map_or(Look::Done, |until| Look::Later((until - policy.lease).max(now + PATIENCE))))
+}
+
+/// How long a look that came too early waits at least.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Whether the question that was asked of `asked` still matters: nobody has settled, begun or
+/// extended since.
+pub fn still_matters(intent: &Intent, asked: Asked, now: Timestamp) -> bool {
+    asked == Asked::of(intent, asked.at) && is_due(intent, now)
+}
+
 /// Whether the downstream should be asked at `now`.
 pub fn is_due(intent: &Intent, now: Timestamp) -> bool {
     intent.state == State::Unknown
@@ -93,8 +148,8 @@ pub fn reconcile(
     give_up_after: Duration,
     now: Timestamp,
 ) -> Result<Outcome, TransitionError> {
-    // Somebody settled, began or extended while the probe was out: their word is newer.
-    if asked != Asked::of(intent, asked.at) || !is_due(intent, now) {
+    // The word of whoever came between is newer.
+    if !still_matters(intent, asked, now) {
         return Ok(Outcome::unchanged(intent, Ok(())));
     }
     match answer {
@@ -106,8 +161,12 @@ pub fn reconcile(
             executed(intent, result, downstream_refs, true, now)
         }
         Answer::Absent => absent(intent, rule, asked.at, now),
-        Answer::Running => Ok(undecided(intent, "still running", give_up_after, now)),
-        Answer::Unmapped { note } => Ok(undecided(intent, note, give_up_after, now)),
+        Answer::Taken { downstream_ref, other } => {
+            let note = format!("the downstream names {downstream_ref}, which is {other}'s");
+            Ok(hand_over(intent, &note, now)?.unwrap_or_else(|| Outcome::unchanged(intent, Ok(()))))
+        }
+        Answer::Running => undecided(intent, "still running", give_up_after, now),
+        Answer::Unmapped { note } => undecided(intent, note, give_up_after, now),
         Answer::Unreachable { .. } => Ok(Outcome::unchanged(intent, Ok(()))),
     }
 }
@@ -160,20 +219,10 @@ fn absent(
         None
     };
     if let Some(note) = note {
-        if intent.needs_attention {
-            return Ok(Outcome::unchanged(intent, Ok(())));
-        }
-        next.needs_attention = true;
-        let events = vec![event(intent, &next, EventKind::Probed, note, now)];
-        return Ok(Outcome { intent: next, events, answer: Ok(()) });
+        let handed_over = hand_over(intent, note, now)?;
+        return Ok(handed_over.unwrap_or_else(|| Outcome::unchanged(intent, Ok(()))));
     }
-    let visible = intent
-        .attempts
-        .iter()
-        .filter(|attempt| !attempt.fate.is_harmless())
-        .map(|attempt| attempt.visible_from().max(attempt.lease_expires_at + rule.visibility))
-        .max();
-    let too_early = visible.is_some_and(|from| seen < from);
+    let too_early = visible_from(intent, rule).is_some_and(|from| seen < from);
     let too_close =
         intent.probing.last_absence_at.is_some_and(|last| seen.since(last) < rule.visibility / 2);
     if too_early || too_close {
@@ -197,17 +246,55 @@ fn absent(
 }
 
 /// An answer without a verdict: the confirmations start again, and the time of asking runs.
-fn undecided(intent: &Intent, note: &str, give_up_after: Duration, now: Timestamp) -> Outcome {
+fn undecided(
+    intent: &Intent,
+    note: &str,
+    give_up_after: Duration,
+    now: Timestamp,
+) -> Result<Outcome, TransitionError> {
     let mut next = intent.clone();
     let since = *next.probing.asked_since.get_or_insert(now);
     next.probing.absences = 0;
     next.probing.last_absence_at = None;
-    let mut events = Vec::new();
-    if now.since(since) >= give_up_after && !intent.needs_attention {
-        next.needs_attention = true;
-        events.push(event(intent, &next, EventKind::Probed, note, now));
+    if now.since(since) >= give_up_after
+        && let Some(outcome) = hand_over(&next, note, now)?
+    {
+        return Ok(outcome);
     }
+    Ok(Outcome { intent: next, events: Vec::new(), answer: Ok(()) })
+}
+
+/// The object that settled an intent has settled `other` too.
+pub fn shares_object(intent: &Intent, other: &Key, now: Timestamp) -> Outcome {
+    if intent.state != State::Completed || intent.conflict {
+        return Outcome::unchanged(intent, Ok(()));
+    }
+    let mut next = intent.clone();
+    next.conflict = true;
+    next.needs_attention = true;
+    let note = format!("the same object settled {other}");
+    let events = vec![Event {
+        downstream_ref: intent.downstream_ref.clone(),
+        ..event(intent, &next, EventKind::Contradiction, &note, now)
+    }];
     Outcome { intent: next, events, answer: Ok(()) }
+}
+
+/// Only a person can move it on: says so once. Who has acknowledged it is not told again.
+fn hand_over(
+    intent: &Intent,
+    note: &str,
+    now: Timestamp,
+) -> Result<Option<Outcome>, TransitionError> {
+    if intent.needs_attention || intent.probing.handed_over {
+        return Ok(None);
+    }
+    let mut next = intent.clone();
+    next.go(Transition::LoseTrack)?;
+    next.needs_attention = true;
+    next.probing.handed_over = true;
+    let events = vec![event(intent, &next, EventKind::Probed, note, now)];
+    Ok(Some(Outcome { intent: next, events, answer: Ok(()) }))
 }
 
 fn event(before: &Intent, after: &Intent, kind: EventKind, note: &str, now: Timestamp) -> Event {

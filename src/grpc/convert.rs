@@ -16,10 +16,11 @@ use crate::{
     },
     ledger::{
         BeginAnswer, BeginRequest, CompleteRequest, ExtendAnswer, ExtendRequest, FailRequest,
-        IdentityRequest, ListRequest, LookupRequest, ReportedResult, ResolutionRequest,
-        ResolveRequest, Target, Violation,
+        IdentityRequest, ListRequest, Looked, LookupRequest, ReportedResult, ResolutionRequest,
+        ResolveRequest, Target, Verdict, Violation,
     },
     proto::v1,
+    reconciler::{SweepRequest, Totals},
     store::Filter,
 };
 
@@ -105,6 +106,74 @@ pub(super) fn lookup_request(request: v1::LookupRequest) -> Result<LookupRequest
         full: is_full(request.view)?,
         wait: duration("wait", request.wait)?,
     })
+}
+
+/// What a pass looks at: at most `limit` intents where the request does not say, and never more than
+/// `limit_max`.
+pub(super) fn sweep_request(
+    request: &v1::ReconcileRequest,
+    limit: usize,
+    limit_max: usize,
+) -> Result<SweepRequest, Violation> {
+    let named = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let limit = match usize::try_from(request.limit) {
+        Ok(0) => limit,
+        Ok(asked) => asked.min(limit_max),
+        Err(_) => return Err(Violation::new("limit", "PAGE_SIZE_INVALID", "must not be negative")),
+    };
+    Ok(SweepRequest {
+        namespace: named(&request.namespace),
+        tool: named(&request.tool),
+        limit,
+        dry_run: request.dry_run,
+    })
+}
+
+pub(super) fn looked(looked: &Looked) -> v1::ReconcileResponse {
+    v1::ReconcileResponse {
+        key: looked.key.to_string(),
+        tool: looked.tool.clone(),
+        verdict: verdict(looked.verdict).into(),
+        state_before: state(looked.state_before).into(),
+        state_after: state(looked.state_after).into(),
+        probe_count: i32::try_from(looked.probes).unwrap_or(i32::MAX),
+        note: looked.note.clone(),
+        needs_attention: looked.needs_attention,
+        namespace: looked.namespace.clone(),
+        totals: None,
+    }
+}
+
+/// The last answer of a pass; `waiting` intents of its scope need a person.
+pub(super) fn reconcile_totals(totals: Totals, waiting: u64) -> v1::ReconcileResponse {
+    let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+    let totals = v1::ReconcileTotals {
+        looked_at_count: count(totals.looked_at),
+        completed_count: count(totals.completed),
+        failed_count: count(totals.failed),
+        unknown_count: count(totals.unknown),
+        unchanged_count: count(totals.unchanged),
+        needs_attention_count: count(totals.needs_attention),
+        unreachable_count: count(totals.unreachable),
+        limit_reached: totals.limit_reached,
+        attention_waiting_count: count(waiting),
+    };
+    v1::ReconcileResponse { totals: Some(totals), ..v1::ReconcileResponse::default() }
+}
+
+fn verdict(verdict: Verdict) -> v1::Verdict {
+    match verdict {
+        Verdict::Completed => v1::Verdict::Completed,
+        Verdict::NotExecuted => v1::Verdict::NotExecuted,
+        Verdict::Absent => v1::Verdict::Absent,
+        Verdict::Running => v1::Verdict::Running,
+        Verdict::Duplicated => v1::Verdict::Duplicated,
+        Verdict::Unmapped => v1::Verdict::Unmapped,
+        Verdict::Unreachable => v1::Verdict::Unreachable,
+        Verdict::NoEndpoint => v1::Verdict::NoEndpoint,
+        Verdict::NotAsked => v1::Verdict::NotAsked,
+        Verdict::Outdated => v1::Verdict::Outdated,
+    }
 }
 
 /// A list, and whether its intents carry their results and events.
@@ -334,6 +403,9 @@ fn decision(decision: &Decision) -> (v1::Decision, v1::Reason, Option<Duration>)
             (v1::Decision::Refuse, Reason::ParametersChanged, None)
         }
         Decision::WeakKey => (v1::Decision::Refuse, Reason::WeakKey, None),
+        Decision::BusinessIdRequired { .. } => {
+            (v1::Decision::Refuse, Reason::BusinessIdRequired, None)
+        }
     }
 }
 

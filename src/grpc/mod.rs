@@ -3,6 +3,7 @@
 mod admission;
 mod convert;
 mod deadline;
+mod reconcile;
 mod service;
 mod session;
 mod status;

@@ -10,7 +10,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::{
     admission::{Admission, Admitted},
     convert::{self, Viewer},
-    deadline, session,
+    deadline, reconcile, session,
     status::{not_served, reason, status, status_of_report},
 };
 use crate::{
@@ -21,6 +21,7 @@ use crate::{
         self, intent_ledger_service_server::IntentLedgerService,
         intent_operations_service_server::IntentOperationsService,
     },
+    reconciler::Reconciler,
     telemetry::metrics,
 };
 
@@ -33,6 +34,7 @@ pub(super) type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send
 #[derive(Clone)]
 pub struct LedgerService {
     ledger: Arc<Ledger>,
+    reconciler: Arc<Reconciler>,
     admission: Arc<Admission>,
     draining: CancellationToken,
 }
@@ -40,8 +42,13 @@ pub struct LedgerService {
 impl LedgerService {
     /// The service over `ledger`, with at most `bytes_max` of requests under way; sessions end once
     /// `draining` is cancelled.
-    pub fn new(ledger: Arc<Ledger>, bytes_max: usize, draining: CancellationToken) -> Self {
-        Self { ledger, admission: Arc::new(Admission::new(bytes_max)), draining }
+    pub fn new(
+        ledger: Arc<Ledger>,
+        reconciler: Arc<Reconciler>,
+        bytes_max: usize,
+        draining: CancellationToken,
+    ) -> Self {
+        Self { ledger, reconciler, admission: Arc::new(Admission::new(bytes_max)), draining }
     }
 
     fn admit(&self, request: &impl Message) -> Result<Admitted<'_>, Status> {
@@ -204,9 +211,13 @@ impl IntentLedgerService for LedgerService {
 
     async fn reconcile(
         &self,
-        _request: Request<v1::ReconcileRequest>,
+        request: Request<v1::ReconcileRequest>,
     ) -> Result<Response<Self::ReconcileStream>, Status> {
-        Err(not_served("Reconcile (asking the downstream)"))
+        let deadline = deadline::of(&request);
+        let (ledger, reconciler) = (Arc::clone(&self.ledger), Arc::clone(&self.reconciler));
+        reconcile::run(ledger, reconciler, request.into_inner(), deadline)
+            .map(Response::new)
+            .map_err(refuse)
     }
 
     type SessionStream = Answers<v1::SessionResponse>;

@@ -175,7 +175,7 @@ impl Ledger {
         };
         loop {
             let policies = self.policies.current();
-            let candidates = Candidates::of(&policies, &call, &[]);
+            let candidates = Candidates::of(&policies, &call, &[], &[]);
             let keys = candidates.keys();
             let found = self.reader.find(keys).await?;
             if let Some(stored) = candidates.row(found) {

@@ -4,6 +4,7 @@
 //! decided again on what is there now.
 
 mod begin;
+mod downstream;
 mod error;
 mod extend;
 mod list;
@@ -12,6 +13,7 @@ mod model_message;
 mod policies;
 mod read_batcher;
 mod recent;
+mod reconcile;
 mod repeats;
 mod review;
 mod settle;
@@ -19,13 +21,13 @@ mod shape;
 mod watchers;
 mod write_batcher;
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use tokio_util::task::TaskTracker;
 
 use self::{
-    policies::Policies, read_batcher::ReadBatcher, recent::Recent, repeats::Repeats,
-    watchers::Watchers, write_batcher::WriteBatcher,
+    policies::Policies, read_batcher::ReadBatcher, recent::Recent, reconcile::LooksFirst,
+    repeats::Repeats, watchers::Watchers, write_batcher::WriteBatcher,
 };
 use crate::{
     clock::Deadline,
@@ -41,12 +43,14 @@ use crate::{
 
 pub use self::{
     begin::{BeginAnswer, BeginRequest, IdentityRequest},
+    downstream::Downstream,
     error::{LedgerError, Violation},
     extend::{ExtendAnswer, ExtendRequest},
     list::{ListAnswer, ListRequest},
     lookup::{LookupAnswer, LookupRequest, Target},
     model_message::model_message,
     policies::OfferError,
+    reconcile::{Looked, Scope, Swept, Verdict},
     review::{ResolutionRequest, ResolveRequest},
     settle::{CompleteRequest, FailRequest, SettleAnswer},
     shape::ReportedResult,
@@ -101,23 +105,29 @@ struct Changed<T> {
 
 /// Store, policy and the tasks between them.
 pub struct Ledger {
+    /// For tasks that outlive the call which starts them.
+    this: Weak<Self>,
     store: Arc<dyn Store>,
+    downstream: Arc<dyn Downstream>,
     writer: WriteBatcher,
     reader: ReadBatcher,
     policies: Arc<Policies>,
     watchers: Arc<Watchers>,
     repeats: Arc<Repeats>,
     recent: Recent,
+    looks_first: LooksFirst,
     tasks: TaskTracker,
     stopping: tokio_util::sync::CancellationToken,
 }
 
 impl Ledger {
-    /// A ledger over `store`, with its background tasks running.
+    /// A ledger over `store` that asks `downstream` about open outcomes, with its background tasks
+    /// running.
     pub async fn start(
         store: Arc<dyn Store>,
+        downstream: Arc<dyn Downstream>,
         options: &LedgerOptions,
-    ) -> Result<Self, LedgerError> {
+    ) -> Result<Arc<Self>, LedgerError> {
         let tasks = TaskTracker::new();
         let stopping = tokio_util::sync::CancellationToken::new();
         let watchers = Arc::new(Watchers::default());
@@ -128,8 +138,20 @@ impl Ledger {
         tasks.spawn(Arc::clone(&watchers).run(Arc::clone(&store), stopping.clone()));
         tasks.spawn(Arc::clone(&policies).run(Arc::clone(&store), stopping.clone()));
         tasks.spawn(Arc::clone(&repeats).run(Arc::clone(&store), stopping.clone()));
-        let recent = Recent::default();
-        Ok(Self { store, writer, reader, policies, watchers, repeats, recent, tasks, stopping })
+        Ok(Arc::new_cyclic(|this| Self {
+            this: Weak::clone(this),
+            store,
+            downstream,
+            writer,
+            reader,
+            policies,
+            watchers,
+            repeats,
+            recent: Recent::default(),
+            looks_first: LooksFirst::default(),
+            tasks,
+            stopping,
+        }))
     }
 
     /// Offers a policy file's text to all replicas; says which version is active afterwards.

@@ -71,7 +71,9 @@ pub fn model_message(
             "parameters_changed",
             "this action was begun before with other parameters; nothing was done now".to_owned(),
         ),
-        Decision::WeakKey => ("refused", "the call does not say what it is about".to_owned()),
+        Decision::WeakKey | Decision::BusinessIdRequired { .. } => {
+            ("refused", "the call does not say what it is about".to_owned())
+        }
     };
     let replayed = matches!(decision, Decision::Replay { pruned: false });
     let result = row.filter(|_| replayed).and_then(|row| row.result.as_ref());

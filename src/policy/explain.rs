@@ -13,7 +13,7 @@ use crate::domain::{
     canonical_json::{Json, JsonError},
     decision::{BeginCall, Candidate, Decision, Facts, decide, decide_unrecorded},
     fingerprint::{Fingerprint, fingerprint},
-    identity::{Call, IdentityError, Key, KeyBasis, downstream_digest, identify},
+    identity::{Call, IdentityError, Key, KeyBasis, downstream_digest, identify, named_ids},
     intent::RecipeVersion,
     time::Timestamp,
     tool::{Class, ToolPolicy},
@@ -145,19 +145,25 @@ pub fn explain(policy: &Policy, sample: &Sample<'_>) -> Result<Explanation, Expl
         lease = written.intent.current().map(|attempt| attempt.lease_expires_at.since(facts.now));
         warnings.extend(lease_clamped.then_some("lease_clamped"));
     }
-    let Candidate { key, basis, ref print, .. } = candidate;
+    let Candidate { key, basis, ref print, ref kept, .. } = candidate;
     let identity = Some(ExplainedIdentity { key, basis, fingerprint: print.fingerprint });
-    let asked = downstream_key.as_deref().and_then(|own| asked(policy, sample, &key, own));
+    let asked = downstream_key.as_deref().and_then(|own| asked(policy, sample, &key, own, kept));
     Ok(Explanation { rule, decision, identity, downstream_key, lease, asked, warnings })
 }
 
-fn asked(policy: &Policy, sample: &Sample<'_>, key: &Key, downstream_key: &str) -> Option<Asked> {
+fn asked(
+    policy: &Policy,
+    sample: &Sample<'_>,
+    key: &Key,
+    downstream_key: &str,
+    kept: &BTreeMap<String, String>,
+) -> Option<Asked> {
     let endpoint = Arc::clone(policy.status(sample.namespace, sample.tool)?);
     let question = Question {
         downstream_key: downstream_key.to_owned(),
         downstream_ref: None,
         key: key.to_string(),
-        business: sample.business_ids.clone(),
+        business: kept.clone(),
         tool: sample.tool.to_owned(),
         namespace: sample.namespace.to_owned(),
     };
@@ -184,7 +190,8 @@ fn candidate(
     let recipe = RecipeVersion { policy: policy.version(), hash: rule.recipe.hash_version };
     let print = fingerprint(&rule.recipe, &[], &call, &key, basis);
     let downstream = downstream_digest(&key, None, recipe.hash);
-    Ok((Candidate { recipe, key, downstream, basis, print }, warnings))
+    let kept = named_ids(&rule.downstream.asks_by, &rule.recipe, &call);
+    Ok((Candidate { recipe, key, downstream, basis, print, kept }, warnings))
 }
 
 fn begin_call(sample: &Sample<'_>, arguments_json: &str) -> BeginCall {

@@ -163,7 +163,10 @@ impl Tools {
 impl Entry {
     fn of(layers: &Layers<'_>) -> Self {
         let (rule, endpoint) = layers.status().unzip();
-        Self { policy: Arc::new(layers.policy(rule)), status: endpoint.map(Arc::new) }
+        let mut policy = layers.policy(rule);
+        let names = endpoint.iter().flat_map(StatusEndpoint::business_names);
+        policy.downstream.asks_by = names.map(str::to_owned).collect();
+        Self { policy: Arc::new(policy), status: endpoint.map(Arc::new) }
     }
 }
 

@@ -284,6 +284,8 @@ impl<'a> Columns<'a> {
 struct Details {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     labels: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    kept: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     free_text: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -318,6 +320,7 @@ impl Details {
             .as_ref()
             .filter(|settled| settled.by != caller || !settled.note.is_empty());
         let ordinary = intent.labels.is_empty()
+            && intent.kept.is_empty()
             && intent.free_text.is_empty()
             && past.is_empty()
             && failure.is_none()
@@ -331,6 +334,7 @@ impl Details {
         }
         let details = Self {
             labels: intent.labels.clone(),
+            kept: intent.kept.clone(),
             free_text: intent.free_text.iter().map(ToString::to_string).collect(),
             past_attempts: past.to_vec(),
             failure: failure.cloned(),
@@ -479,6 +483,7 @@ impl<'a> Columns<'a> {
             step_id: self.step_id.into_owned(),
             tool_call_id: owned(self.tool_call_id),
             labels: details.labels,
+            kept: details.kept,
             free_text: details
                 .free_text
                 .iter()

@@ -3,6 +3,7 @@
 //! A store moves rows: it inserts what is absent, hands back what is there, and replaces a row if
 //! its version is still the one that was read. The domain decides; SQL only guards.
 
+pub mod agenda;
 mod codes;
 mod columns;
 pub mod observed;
@@ -15,6 +16,7 @@ use async_trait::async_trait;
 use thiserror::Error;
 use uuid::Uuid;
 
+use self::agenda::{Agenda, ToolKey};
 use crate::domain::{
     attempt::{Fate, GrantedOn},
     event::Event,
@@ -89,6 +91,8 @@ pub struct Write {
     pub events: Vec<Event>,
     /// The policy version that must still be active; `None` for writes that rest on no policy.
     policy: Option<u32>,
+    /// When the reconciler must look at the row, if this write is what decides that.
+    look_at: Option<Timestamp>,
 }
 
 impl Write {
@@ -125,6 +129,8 @@ impl Write {
             expected: Expected::Absent { orphans_seen },
             change: Change::New,
             events,
+            // A grant is remembered with its batch.
+            look_at: None,
         }
     }
 
@@ -142,6 +148,7 @@ impl Write {
         } else {
             Change::Other { settles }
         };
+        let look_at = intent.first_look_at().filter(|at| old.intent.first_look_at() != Some(*at));
         Self {
             id: intent.id(),
             intent,
@@ -149,6 +156,7 @@ impl Write {
             change,
             events,
             policy,
+            look_at,
         }
     }
 
@@ -162,6 +170,14 @@ impl Write {
         match self.expected {
             Expected::Absent { .. } => 1,
             Expected::Version(version) => version + 1,
+        }
+    }
+
+    /// When the lease of a new row that has been stamped is over, if it was granted one.
+    fn first_lease_end(&self) -> Option<Timestamp> {
+        match self.change {
+            Change::New => self.intent.first_look_at(),
+            Change::Settlement | Change::Other { .. } => None,
         }
     }
 
@@ -448,7 +464,7 @@ fn is_postgres(address: &str) -> bool {
 
 /// The table of intents, in words of the domain.
 #[async_trait]
-pub trait Store: Send + Sync + 'static {
+pub trait Store: Agenda + Send + Sync + 'static {
     /// The store's time; answering it is a sign of life.
     async fn now(&self) -> Result<Timestamp, StoreError>;
 
@@ -470,6 +486,14 @@ pub trait Store: Send + Sync + 'static {
         namespace: &str,
         reference: &Reference,
     ) -> Result<Option<Stored>, StoreError>;
+
+    /// The key of another intent of the same tool that carries this id of the downstream.
+    async fn other_with_reference(
+        &self,
+        tool: &ToolKey,
+        downstream_ref: &str,
+        except: Uuid,
+    ) -> Result<Option<Key>, StoreError>;
 
     /// The versions of these rows, and the store's time: what a waiter polls, and what tells that a
     /// row is still as it was read.

@@ -9,10 +9,11 @@ use uuid::Uuid;
 use super::{
     Cursor, Diagnosis, Filter, Found, OrphanFact, Reference, RowKey, Store, StoreError, Stored,
     StoredPolicies, StoredPolicy, Touch, Version, Write, Written,
+    agenda::{Agenda, Entry, Release, ToolKey},
 };
 use crate::{
     clock::monotonic,
-    domain::{event::Event, time::Timestamp},
+    domain::{event::Event, identity::Key, time::Timestamp},
     telemetry::metrics,
 };
 
@@ -53,6 +54,15 @@ impl Store for Observed {
         reference: &Reference,
     ) -> Result<Option<Stored>, StoreError> {
         self.0.find_by_reference(namespace, reference).await
+    }
+
+    async fn other_with_reference(
+        &self,
+        tool: &ToolKey,
+        downstream_ref: &str,
+        except: Uuid,
+    ) -> Result<Option<Key>, StoreError> {
+        self.0.other_with_reference(tool, downstream_ref, except).await
     }
 
     async fn versions(
@@ -113,5 +123,44 @@ impl Store for Observed {
 
     fn writers(&self) -> usize {
         self.0.writers()
+    }
+}
+
+#[async_trait]
+impl Agenda for Observed {
+    async fn gather(&self, batches_max: usize) -> Result<usize, StoreError> {
+        self.0.gather(batches_max).await
+    }
+
+    async fn due_tools(&self, namespace: Option<&str>) -> Result<Vec<ToolKey>, StoreError> {
+        self.0.due_tools(namespace).await
+    }
+
+    async fn due(
+        &self,
+        tool: &ToolKey,
+        rows_max: usize,
+    ) -> Result<(Timestamp, Vec<Entry>), StoreError> {
+        self.0.due(tool, rows_max).await
+    }
+
+    async fn entry(&self, id: Uuid) -> Result<(Timestamp, Option<Entry>), StoreError> {
+        self.0.entry(id).await
+    }
+
+    async fn claim(&self, entries: &[Entry], span: Duration) -> Result<Vec<bool>, StoreError> {
+        self.0.claim(entries, span).await
+    }
+
+    async fn waiting_for_people(
+        &self,
+        namespace: Option<&str>,
+        tool: Option<&str>,
+    ) -> Result<u64, StoreError> {
+        self.0.waiting_for_people(namespace, tool).await
+    }
+
+    async fn release(&self, releases: &[Release]) -> Result<(), StoreError> {
+        self.0.release(releases).await
     }
 }

@@ -9,6 +9,8 @@ const BEGINS: &str = "intent_ledger_begins_total";
 const SETTLEMENTS: &str = "intent_ledger_settlements_total";
 const ERRORS: &str = "intent_ledger_errors_total";
 const BATCH_ROWS: &str = "intent_ledger_batch_rows";
+const PROBES: &str = "intent_ledger_probes_total";
+const PROBE_SECONDS: &str = "intent_ledger_probe_seconds";
 const WRITE_SECONDS: &str = "intent_ledger_store_write_seconds";
 
 /// The recorder of this process; the first caller installs it.
@@ -25,6 +27,8 @@ pub fn recorder() -> &'static PrometheusHandle {
             "Reports and decisions of people that were taken as meant, by kind."
         );
         describe_counter!(ERRORS, "Calls answered with an error, by reason.");
+        describe_counter!(PROBES, "Questions to downstreams, by answer.");
+        describe_histogram!(PROBE_SECONDS, Unit::Seconds, "Time of one question to a downstream.");
         describe_histogram!(BATCH_ROWS, "Rows that one statement wrote.");
         describe_histogram!(WRITE_SECONDS, Unit::Seconds, "Time of one batch, commit included.");
         handle
@@ -51,4 +55,10 @@ pub fn error(reason: &'static str) {
 pub fn batch(rows: usize, took: Duration) {
     histogram!(BATCH_ROWS).record(u32::try_from(rows).map_or(f64::INFINITY, f64::from));
     histogram!(WRITE_SECONDS).record(took.as_secs_f64());
+}
+
+/// A downstream was asked what became of a call.
+pub fn probe(answer: &'static str, took: Duration) {
+    counter!(PROBES, "answer" => answer).increment(1);
+    histogram!(PROBE_SECONDS).record(took.as_secs_f64());
 }

@@ -33,6 +33,7 @@ use crate::{
     support::{
         faulty::{Fault, FaultyStore},
         load::wait_until,
+        nobody::Nobody,
         seeded::{Dice, Luck},
         server::{Kind, TestStore},
     },
@@ -108,9 +109,10 @@ fn reason(answer: &BeginAnswer) -> Option<ExecuteReason> {
 /// A ledger with one writer, whose batches the test can hold up.
 async fn held(test: &TestStore) -> (Arc<FaultyStore>, Arc<Ledger>) {
     let store = FaultyStore::over(test.open().await);
-    let ledger = Ledger::start(Arc::clone(&store) as _, &LedgerOptions::default()).await.unwrap();
+    let options = LedgerOptions::default();
+    let ledger = Ledger::start(Arc::clone(&store) as _, Nobody::to_ask(), &options).await.unwrap();
     ledger.offer_policy(POLICY).await.unwrap();
-    (store, Arc::new(ledger))
+    (store, ledger)
 }
 
 type BeginResult = Result<BeginAnswer, LedgerError>;
@@ -439,7 +441,7 @@ async fn a_row_that_two_batches_find_locked_loses_no_call() {
     let luck = Luck::new(Dice::new(0, 0), 0);
     let store = FaultyStore::with_luck(test.open().await, 2, luck);
     let options = LedgerOptions { batch_rows_max: 1, ..LedgerOptions::default() };
-    let ledger = Ledger::start(Arc::clone(&store) as _, &options).await.unwrap();
+    let ledger = Ledger::start(Arc::clone(&store) as _, Nobody::to_ask(), &options).await.unwrap();
     ledger.offer_policy(POLICY).await.unwrap();
     let granted = charge(&ledger, "a").await.unwrap();
     let key = granted.row.unwrap().intent.key;

@@ -14,6 +14,7 @@ use crate::{
             attempt, begin, charge, complete, completed, completion, error_of, expect, fail,
             failure, key_of, keyed, look, refused, step,
         },
+        http,
         server::TestServer,
     },
 };
@@ -32,8 +33,7 @@ fn message(answer: &BeginResponse) -> Value {
 }
 
 async fn metric(server: &TestServer, name: &str, labels: &[&str]) -> u64 {
-    let text =
-        reqwest::get(format!("{}/metrics", server.http)).await.unwrap().text().await.unwrap();
+    let text = http::get(&format!("{}/metrics", server.http)).await.1;
     let line = text
         .lines()
         .find(|line| line.starts_with(name) && labels.iter().all(|label| line.contains(label)));

@@ -7,6 +7,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     path::Path,
+    time::Duration,
 };
 
 use intent_ledger::{
@@ -14,7 +15,11 @@ use intent_ledger::{
     ids,
     ledger::DEFAULT_NAMESPACE,
     proto::v1::{CompleteRequest, Decision, FailureKind, Reason},
-    store::{self, Filter, Reference, RowKey, StoreOptions, Touch, row_id},
+    store::{
+        self, Filter, Reference, RowKey, StoreOptions, Touch,
+        agenda::{Entry, Release, ToolKey},
+        row_id,
+    },
 };
 
 use crate::support::{
@@ -311,8 +316,8 @@ async fn every_unique_index_has_the_distribution_column_and_no_table_has_a_trigg
     assert_eq!(session.query_one(references, &[]).await.unwrap().get::<_, i64>(0), 0);
 }
 
-/// The operations of the trait, which [`every_statement`] all asks for.
-const OPERATIONS: [&str; 15] = [
+/// The operations of the traits, which [`every_statement`] all asks for.
+const OPERATIONS: [&str; 23] = [
     "now",
     "write",
     "find",
@@ -328,6 +333,14 @@ const OPERATIONS: [&str; 15] = [
     "activate_policy",
     "unsettled_tools",
     "diagnose",
+    "other_with_reference",
+    "gather",
+    "due_tools",
+    "due",
+    "entry",
+    "claim",
+    "waiting_for_people",
+    "release",
 ];
 
 /// Every statement that a store sends, from the migration on.
@@ -385,6 +398,27 @@ async fn every_statement() -> BTreeSet<String> {
     assert_eq!(store.policies().await.unwrap().active, 2);
     store.unsettled_tools().await.unwrap();
     store.diagnose().await.unwrap();
+    let tool = ToolKey { namespace, tool: "charge".into() };
+    store.other_with_reference(&tool, "ch_1", row.id).await.unwrap();
+    store.gather(10).await.unwrap();
+    store.due_tools(None).await.unwrap();
+    store.due(&tool, 10).await.unwrap();
+    let (now, entry) = store.entry(ids::random()).await.unwrap();
+    assert_eq!(entry, None);
+    let entry = Entry {
+        id: ids::random(),
+        namespace: tool.namespace.clone(),
+        tool: tool.tool.clone(),
+        due_at: now,
+        probes: 0,
+        asked_at: None,
+        claimed_until: None,
+        version: 0,
+    };
+    let span = Duration::from_secs(60);
+    assert_eq!(store.claim(std::slice::from_ref(&entry), span).await.unwrap(), [true]);
+    store.waiting_for_people(None, None).await.unwrap();
+    store.release(&[Release { id: entry.id, version: 1, next: None }]).await.unwrap();
     proxy.statements()
 }
 
@@ -401,14 +435,14 @@ async fn no_statement_has_what_a_distributed_postgres_refuses() {
 /// A new operation must be asked for above, so that its statements are searched.
 #[test]
 fn every_operation_of_the_store_is_searched() {
-    let source = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store/mod.rs"));
-    let source = source.unwrap();
-    let (_, body) = source.split_once("pub trait Store").unwrap();
-    let (body, _) = body.split_once("\n}\n").unwrap();
-    let operations: BTreeSet<&str> = body
-        .split("async fn ")
-        .skip(1)
-        .map(|rest| rest.split(['(', '<']).next().unwrap())
-        .collect();
-    assert_eq!(operations, BTreeSet::from(OPERATIONS));
+    let mut operations = BTreeSet::new();
+    for (file, name) in [("mod.rs", "pub trait Store"), ("agenda.rs", "pub trait Agenda")] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store").join(file);
+        let source = fs::read_to_string(path).unwrap();
+        let (_, body) = source.split_once(name).unwrap();
+        let (body, _) = body.split_once("\n}\n").unwrap();
+        let named = body.split("async fn ").skip(1);
+        operations.extend(named.map(|rest| rest.split(['(', '<']).next().unwrap().to_owned()));
+    }
+    assert_eq!(operations, BTreeSet::from(OPERATIONS.map(str::to_owned)));
 }

@@ -1,6 +1,6 @@
 //! The import map of the source, kept true: who may name whom.
 //!
-//! `domain ← {policy, store} ← ledger ← {grpc, console, reconciler} ← app ← demo ← cli`
+//! `domain ← {policy, store} ← ledger ← reconciler ← {grpc, console} ← app ← demo ← cli`
 
 use std::{
     collections::BTreeSet,
@@ -14,6 +14,7 @@ const MAP: &[(&str, &[&str])] = &[
     ("domain", &[]),
     ("ids", &[]),
     ("proto", &[]),
+    ("tls", &[]),
     ("clock", &["domain"]),
     ("telemetry", &["clock"]),
     ("policy", &["domain"]),
@@ -21,9 +22,25 @@ const MAP: &[(&str, &[&str])] = &[
     // Settings are told in the words of whom they are for.
     ("config", &["store", "telemetry"]),
     ("ledger", &["domain", "policy", "store", "clock", "ids", "telemetry"]),
-    ("grpc", &["domain", "policy", "store", "ledger", "proto", "clock", "ids", "telemetry"]),
+    (
+        "reconciler",
+        &["domain", "policy", "store", "ledger", "proto", "tls", "clock", "ids", "telemetry"],
+    ),
+    (
+        "grpc",
+        &[
+            "domain",
+            "policy",
+            "store",
+            "ledger",
+            "reconciler",
+            "proto",
+            "clock",
+            "ids",
+            "telemetry",
+        ],
+    ),
     ("console", &["domain", "policy", "store", "ledger", "clock", "ids", "telemetry"]),
-    ("reconciler", &["domain", "policy", "store", "ledger", "clock", "ids", "telemetry"]),
     (
         "app",
         &[
@@ -51,6 +68,7 @@ const MAP: &[(&str, &[&str])] = &[
             "ledger",
             "proto",
             "config",
+            "tls",
             "clock",
             "ids",
             "telemetry",
@@ -83,8 +101,9 @@ const ONLY: &[(&str, &[&str])] = &[
     ("deadpool_postgres", &["store/postgres/"]),
     ("rusqlite", &["store/sqlite/"]),
     ("refinery", &["store/postgres/schema.rs", "store/sqlite/schema.rs"]),
-    ("tonic::Code", &["grpc/status.rs"]),
-    ("crate::proto", &["grpc/", "cli/", "demo/", "app.rs"]),
+    ("tonic::Code", &["grpc/status.rs", "reconciler/grpc.rs"]),
+    ("crate::proto", &["grpc/", "reconciler/grpc.rs", "cli/", "demo/", "app.rs"]),
+    ("reqwest", &["tls.rs", "reconciler/", "demo/"]),
     ("std::time::SystemTime::now", &["clock.rs"]),
     ("std::time::Instant::now", &["clock.rs"]),
     ("crate::store::postgres", &["store/"]),

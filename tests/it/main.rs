@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod agenda;
 mod batcher;
 mod begin;
 mod classes;

@@ -31,7 +31,7 @@ use crate::{
 const DECIDED_AT: Timestamp = Timestamp::from_micros(1_000_000);
 
 /// The row of a first Begin, as the domain decides it.
-fn started_in(namespace: &str, key: &str) -> Intent {
+pub(crate) fn started_in(namespace: &str, key: &str) -> Intent {
     let arguments = Json::parse("{}").unwrap();
     let business_ids = BTreeMap::new();
     let call = Call {
@@ -51,6 +51,7 @@ fn started_in(namespace: &str, key: &str) -> Intent {
         downstream: downstream_digest(&identified.key, None, HASH_VERSION),
         basis: identified.basis,
         print: fingerprint(&recipe, &[], &call, &identified.key, identified.basis),
+        kept: BTreeMap::new(),
     };
     let begin = BeginCall {
         free_text: Vec::new(),
@@ -452,6 +453,7 @@ on_every_store! {
             absences: 2,
             last_absence_at: Some(DECIDED_AT),
             asked_since: Some(DECIDED_AT),
+            handed_over: true,
         };
         let replacement = Write::replace(&read, full, Vec::new(), Some(0));
         let at = done(write(&*store, &replacement).await);

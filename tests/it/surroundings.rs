@@ -2,7 +2,7 @@
 
 use futures::StreamExt;
 use intent_ledger::proto::v1::{
-    ApproveIntentRequest, DenyIntentRequest, GetStatsRequest, ListAttemptsRequest, ReconcileRequest,
+    ApproveIntentRequest, DenyIntentRequest, GetStatsRequest, ListAttemptsRequest,
 };
 use tonic::{Code, Status};
 use tonic_health::pb::{
@@ -14,6 +14,7 @@ use crate::{
     on_both_stores,
     support::{
         calls::{attempt, expect, keyed},
+        http,
         server::TestServer,
     },
 };
@@ -22,8 +23,7 @@ const SERVICES: [&str; 2] =
     ["intent_ledger.v1.IntentLedgerService", "intent_ledger.v1.IntentOperationsService"];
 
 async fn get(server: &TestServer, path: &str) -> (u16, String) {
-    let answer = reqwest::get(format!("{}{path}", server.http)).await.unwrap();
-    (answer.status().as_u16(), answer.text().await.unwrap())
+    http::get(&format!("{}{path}", server.http)).await
 }
 
 #[track_caller]
@@ -165,7 +165,6 @@ on_both_stores! {
     async fn what_is_not_served_yet_says_so(kind) {
         let server = TestServer::start(kind).await;
         let operator = || server.operator.clone();
-        unimplemented(server.agent.clone().reconcile(ReconcileRequest::default()).await, "Reconcile");
         let key = "ab".repeat(32);
         unimplemented(
             operator()

@@ -11,11 +11,12 @@ use std::{
 
 use async_trait::async_trait;
 use intent_ledger::{
-    domain::{attempt::Fate, event::Event, time::Timestamp},
+    domain::{attempt::Fate, event::Event, identity::Key, time::Timestamp},
     proto::v1::{Intent, LookupRequest},
     store::{
         Cursor, Diagnosis, Filter, Found, OrphanFact, Reference, RowKey, Store, StoreError, Stored,
         StoredPolicies, StoredPolicy, Touch, Version, Write, Written,
+        agenda::{Agenda, Entry, Release, ToolKey},
     },
 };
 use tokio::{sync::watch, task::JoinHandle};
@@ -272,6 +273,16 @@ impl Store for FaultyStore {
         self.inner.find_by_reference(namespace, reference).await
     }
 
+    async fn other_with_reference(
+        &self,
+        tool: &ToolKey,
+        downstream_ref: &str,
+        except: Uuid,
+    ) -> Result<Option<Key>, StoreError> {
+        self.up()?;
+        self.inner.other_with_reference(tool, downstream_ref, except).await
+    }
+
     async fn versions(
         &self,
         ids: &[Uuid],
@@ -341,6 +352,52 @@ impl Store for FaultyStore {
 
     fn writers(&self) -> usize {
         self.writers
+    }
+}
+
+#[async_trait]
+impl Agenda for FaultyStore {
+    async fn gather(&self, batches_max: usize) -> Result<usize, StoreError> {
+        self.up()?;
+        self.inner.gather(batches_max).await
+    }
+
+    async fn due_tools(&self, namespace: Option<&str>) -> Result<Vec<ToolKey>, StoreError> {
+        self.up()?;
+        self.inner.due_tools(namespace).await
+    }
+
+    async fn due(
+        &self,
+        tool: &ToolKey,
+        rows_max: usize,
+    ) -> Result<(Timestamp, Vec<Entry>), StoreError> {
+        self.up()?;
+        self.inner.due(tool, rows_max).await
+    }
+
+    async fn entry(&self, id: Uuid) -> Result<(Timestamp, Option<Entry>), StoreError> {
+        self.up()?;
+        self.inner.entry(id).await
+    }
+
+    async fn claim(&self, entries: &[Entry], span: Duration) -> Result<Vec<bool>, StoreError> {
+        self.up()?;
+        self.inner.claim(entries, span).await
+    }
+
+    async fn waiting_for_people(
+        &self,
+        namespace: Option<&str>,
+        tool: Option<&str>,
+    ) -> Result<u64, StoreError> {
+        self.up()?;
+        self.inner.waiting_for_people(namespace, tool).await
+    }
+
+    async fn release(&self, releases: &[Release]) -> Result<(), StoreError> {
+        self.up()?;
+        self.inner.release(releases).await
     }
 }
 

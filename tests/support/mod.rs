@@ -5,6 +5,7 @@ pub(crate) mod cluster;
 pub(crate) mod faulty;
 pub(crate) mod http;
 pub(crate) mod load;
+pub(crate) mod nobody;
 pub(crate) mod pooler;
 pub(crate) mod process;
 pub(crate) mod proxy;

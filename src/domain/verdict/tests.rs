@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::domain::fixtures::*;
-use crate::domain::intent::Intent;
+use crate::domain::{intent::Intent, review::Resolution, tool::ToolPolicy};
 
 fn found(reference: Option<&str>) -> Answer {
     Answer::Executed { result: body("found"), downstream_ref: reference.map(str::to_owned) }
@@ -158,7 +158,7 @@ fn an_absence_proves_nothing_once_the_downstream_gave_a_reference() {
     story.report_extend(1, MINUTE, Some("ch_1")).0.unwrap();
     for _ in 0..5 {
         story = story.wait(DAY).hear(&Answer::Absent);
-        assert_eq!((story.state(), story.row().needs_attention), (State::Started, true));
+        assert_eq!((story.state(), story.row().needs_attention), (State::Unknown, true));
     }
 }
 
@@ -192,7 +192,7 @@ fn no_verdict_for_long_enough_needs_a_person() {
         let story = lapsed().hear(&answer).wait(GIVE_UP_AFTER - SECOND).hear(&answer);
         assert!(!story.row().needs_attention && story.events.is_empty());
         let story = story.wait(SECOND).hear(&answer);
-        assert_eq!((story.state(), story.row().needs_attention), (State::Started, true));
+        assert_eq!((story.state(), story.row().needs_attention), (State::Unknown, true));
         assert_eq!(story.kinds(), [EventKind::Probed]);
     }
 }
@@ -228,4 +228,72 @@ fn a_verdict_does_not_apply_to_what_has_changed_since_the_question() {
             assert_eq!(story.row(), &before, "{answer:?}");
         }
     }
+}
+
+#[test]
+fn a_look_says_what_to_do_a_row_a_line() {
+    let begun = |policy: ToolPolicy| Story::under(policy).begin(1);
+    let ended = |policy: ToolPolicy| begun(policy).wait(MINUTE);
+    let end = begun(asking()).row().current().unwrap().lease_expires_at;
+    let mut fenced = plain();
+    fenced.downstream.same_transaction = true;
+    let open_until = begun(deduplicating()).row().dedup_until(&deduplicating()).unwrap();
+    let lines = [
+        ("the lease runs", begun(asking()), Look::Later(end)),
+        ("the lease is over", ended(asking()), Look::Ask),
+        ("nobody knows", begun(asking()).lost(1), Look::Ask),
+        ("settled", begun(asking()).completed(1, "r"), Look::Done),
+        ("failed", begun(asking()).failed(1), Look::Done),
+        // Nobody can be asked: the next Begin is the way out while the window is open.
+        ("deduplicates", ended(deduplicating()), Look::Later(open_until - MINUTE)),
+        ("fenced", ended(fenced), Look::Done),
+    ];
+    for (name, mut story, expected) in lines {
+        let before = story.row().clone();
+        assert_eq!(story.look(), expected, "{name}");
+        assert_eq!((story.row(), story.events.len()), (&before, 0), "{name}");
+    }
+}
+
+#[test]
+fn without_a_way_to_ask_a_person_is_told_once() {
+    for (policy, wait) in [(plain(), MINUTE), (deduplicating(), WINDOW)] {
+        let mut story = Story::under(policy).begin(1).wait(wait);
+        assert!(matches!(story.look(), Look::Person(_)));
+        assert_eq!((story.state(), story.row().needs_attention), (State::Unknown, true));
+        assert_eq!(story.kinds(), [EventKind::Probed]);
+        assert_eq!(story.look(), Look::Done);
+        // Who has seen it is not told again.
+        let mut story = story.resolved(&Resolution::Acknowledged);
+        assert_eq!(story.look(), Look::Done);
+        assert_eq!((story.state(), story.row().needs_attention), (State::Unknown, false));
+    }
+}
+
+#[test]
+fn giving_up_is_told_once_and_an_answer_still_counts() {
+    let story = lapsed().hear(&unmapped()).wait(GIVE_UP_AFTER).hear(&unmapped());
+    assert!(story.row().needs_attention);
+    let story = story.resolved(&Resolution::Acknowledged).wait(DAY).hear(&unmapped());
+    assert_eq!((story.row().needs_attention, story.events.len()), (false, 0));
+    let story = story.hear(&found(Some("ch_1")));
+    assert_eq!((story.state(), story.row().needs_attention), (State::Completed, false));
+}
+
+#[test]
+fn one_object_does_not_settle_two_keys() {
+    let other = Key::from_bytes([7; 32]);
+    let taken = Answer::Taken { downstream_ref: "ch_1".to_owned(), other };
+    let story = lapsed().hear(&taken);
+    assert_eq!((story.state(), story.row().needs_attention), (State::Unknown, true));
+    assert_eq!(story.kinds(), [EventKind::Probed]);
+    assert!(story.events[0].note.contains("ch_1") && story.events[0].note.contains("0707"));
+
+    let settled = lapsed().hear(&found(Some("ch_1")));
+    let outcome = shares_object(settled.row(), &other, settled.now());
+    assert_eq!((outcome.intent.state, outcome.intent.conflict), (State::Completed, true));
+    assert!(outcome.intent.needs_attention);
+    assert_eq!(outcome.events[0].kind, EventKind::Contradiction);
+    let again = shares_object(&outcome.intent, &other, settled.now());
+    assert_eq!(again.events, []);
 }

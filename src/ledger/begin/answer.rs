@@ -27,6 +27,10 @@ pub(super) fn without_row(
         );
         return Err(weak.into());
     }
+    if let Decision::BusinessIdRequired { name } = &decision {
+        let problem = format!("must have {name:?}, by which the tool's policy asks the downstream");
+        return Err(Violation::new("identity.business_ids", "BUSINESS_ID_REQUIRED", problem).into());
+    }
     let model_message = model_message(&decision, None, policy, &checked.call.tool);
     Ok(BeginAnswer {
         decision,

@@ -5,7 +5,7 @@ use crate::{
         canonical_json::Pointer,
         decision::Candidate,
         fingerprint::fingerprint,
-        identity::{Call, IdentityError, downstream_digest, downstream_uuid, identify},
+        identity::{Call, IdentityError, downstream_digest, downstream_uuid, identify, named_ids},
     },
     ledger::Violation,
     policy::{PolicySet, VersionedRecipe},
@@ -27,6 +27,7 @@ impl Candidates {
         policies: &PolicySet,
         call: &Call<'_>,
         free_text: &[Pointer],
+        asks_by: &[String],
     ) -> Self {
         let identified = |versioned: &VersionedRecipe<'_>| {
             let recipe = &versioned.recipe;
@@ -37,6 +38,7 @@ impl Candidates {
                 downstream: downstream_digest(&identified.key, None, recipe.hash_version),
                 basis: identified.basis,
                 print: fingerprint(recipe, free_text, call, &identified.key, identified.basis),
+                kept: named_ids(asks_by, recipe, call),
             })
         };
         let active = identified(&policies.active_recipe(call.namespace, call.tool));

@@ -9,8 +9,13 @@ use super::{
 use crate::{
     clock::Deadline,
     domain::{
-        decision::{self, Candidate, Decision, Facts, RefuseReason, decide, decide_unrecorded},
+        decision::{
+            self, Candidate, Decision, Facts, RefuseReason, decide, decide_unrecorded,
+            should_look_first,
+        },
         fingerprint::fingerprint,
+        identity::named_ids,
+        intent::Intent,
         time::Timestamp,
         tool::{Class, ToolPolicy},
     },
@@ -34,7 +39,12 @@ impl<'a> Round<'a> {
         let policies = ledger.policies.current();
         let call = &checked.call;
         let policy = Arc::clone(policies.active().tool(&call.namespace, &call.tool));
-        let candidates = Candidates::of(&policies, &checked.as_call(), &checked.call.free_text);
+        let candidates = Candidates::of(
+            &policies,
+            &checked.as_call(),
+            &checked.call.free_text,
+            &policy.downstream.asks_by,
+        );
         Self { ledger, checked, policies, policy, candidates, deadline }
     }
 
@@ -149,10 +159,31 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// The key has a row: it is judged under its own recipe.
+    /// The key has a row: it is judged under its own recipe, after a look at what became of it where
+    /// the policy says so.
     async fn decide_present(&self, reading: Reading) -> Result<Option<BeginAnswer>, LedgerError> {
-        let now = reading.now;
+        let Some(candidate) = self.judged_as(&reading.stored.intent).await? else {
+            return Ok(None);
+        };
         let row = &reading.stored.intent;
+        let call = &self.checked.call;
+        if !should_look_first(row, call, &candidate, &self.policy, reading.now) {
+            return self.decide_known(reading, candidate, false).await;
+        }
+        self.ledger.look_first(row, self.deadline).await;
+        let key = self.candidates.row_key(&candidate);
+        let found = self.ledger.reader.find(vec![key]).await?;
+        match found.rows.into_iter().next().flatten() {
+            Some(stored) => {
+                let reading = Reading { now: found.now, stored: Arc::new(stored) };
+                self.decide_known(reading, candidate, true).await
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// The call as it is under the recipe of a row; `None` where this server has to catch up first.
+    async fn judged_as(&self, row: &Intent) -> Result<Option<Candidate>, LedgerError> {
         let call = &self.checked.call;
         let recipe = self.policies.recipe_of(row.recipe, &call.namespace, &call.tool);
         let Some(recipe) = recipe else {
@@ -163,7 +194,7 @@ impl<'a> Round<'a> {
             let version = row.recipe.policy;
             return Err(LedgerError::Internal(format!("policy version {version} is not kept")));
         };
-        let candidate = Candidate {
+        Ok(Some(Candidate {
             recipe: row.recipe,
             key: row.key,
             downstream: row.downstream,
@@ -175,8 +206,20 @@ impl<'a> Round<'a> {
                 &row.key,
                 row.key_basis,
             ),
-        };
-        let mut decision = decide(Some(row), call, &candidate, &self.policy, &Facts::at(now))?;
+            kept: named_ids(&self.policy.downstream.asks_by, &recipe, &self.checked.as_call()),
+        }))
+    }
+
+    async fn decide_known(
+        &self,
+        reading: Reading,
+        candidate: Candidate,
+        probed: bool,
+    ) -> Result<Option<BeginAnswer>, LedgerError> {
+        let row = &reading.stored.intent;
+        let call = &self.checked.call;
+        let facts = Facts { probed, ..Facts::at(reading.now) };
+        let mut decision = decide(Some(row), call, &candidate, &self.policy, &facts)?;
         if let Decision::ParametersChanged { pointers } = decision {
             let intent = Box::new(row.clone());
             return Err(LedgerError::ParametersChanged { intent, pointers });
@@ -283,6 +326,7 @@ fn written_by(decision: &mut Decision) -> Option<decision::Written> {
         | Decision::Refuse { .. }
         | Decision::ParametersChanged { .. }
         | Decision::WeakKey
+        | Decision::BusinessIdRequired { .. }
         | Decision::NotRecorded => None,
     }
 }

@@ -1,5 +1,6 @@
 //! Intents in Postgres, shared by any number of replicas.
 
+mod agenda;
 mod connect;
 mod fault;
 mod parameters;
@@ -30,6 +31,7 @@ use super::{
     Cursor, Diagnosis, Filter, Found, LOCK_WAIT, ORPHANS_PER_NAMESPACE_MAX, OpenError, OrphanFact,
     Reference, RowKey, Statements, Store, StoreError, StoreOptions, Stored, StoredPolicies,
     StoredPolicy, Touch, Version, Write, Written,
+    agenda::ToolKey,
     codes::state_to_code,
     columns::{Columns, EventColumns, signed, unsigned},
 };
@@ -292,6 +294,30 @@ impl Store for PostgresStore {
             }
         };
         Ok(rows.into_iter().next())
+    }
+
+    async fn other_with_reference(
+        &self,
+        tool: &ToolKey,
+        downstream_ref: &str,
+        except: Uuid,
+    ) -> Result<Option<Key>, StoreError> {
+        let rows = self
+            .query(
+                "SELECT key FROM intents
+                 WHERE downstream_ref = $1 AND namespace = $2 AND tool = $3 AND id <> $4 LIMIT 1",
+                &[
+                    (&downstream_ref, Type::TEXT),
+                    (&tool.namespace, Type::TEXT),
+                    (&tool.tool, Type::TEXT),
+                    (&except, Type::UUID),
+                ],
+            )
+            .await?;
+        let key = rows.first().map(|row| <[u8; 32]>::try_from(row.get::<_, &[u8]>(0)));
+        key.transpose()
+            .map(|key| key.map(Key::from_bytes))
+            .map_err(|_| StoreError::Corrupt("key: is not 32 bytes long".to_owned()))
     }
 
     async fn versions(

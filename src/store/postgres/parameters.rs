@@ -133,6 +133,9 @@ pub(super) static CHANGED: LazyLock<Vec<Field>> = LazyLock::new(|| {
             Field::guard("settles", Kind::Bool, |row| {
                 Value::Bool(row.write.change == Change::Other { settles: true })
             }),
+            Field::guard("due_at", Kind::Time, |row| {
+                row.write.look_at.map_or(Value::Null, |at| Value::Time(at.micros()))
+            }),
         ])
         .collect()
 });

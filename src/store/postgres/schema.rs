@@ -5,8 +5,13 @@ use tokio_postgres::{Client, NoTls, types::Type};
 
 use super::{OpenError, StoreError};
 
-const MIGRATIONS: [(&str, &str); 1] =
-    [("create_ledger", include_str!("../../../migrations/postgres/0001_create_ledger.sql"))];
+const MIGRATIONS: [(&str, &str); 2] = [
+    ("create_ledger", include_str!("../../../migrations/postgres/0001_create_ledger.sql")),
+    (
+        "watch_open_intents",
+        include_str!("../../../migrations/postgres/0002_watch_open_intents.sql"),
+    ),
+];
 
 /// Held while a schema is migrated, so that of several pods one does it. One of ours.
 const MIGRATION_LOCK: i64 = 0x1e_d9e4_0000;

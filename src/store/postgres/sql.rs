@@ -112,6 +112,7 @@ pub(super) fn write(shape: Shape) -> String {
         // Nobody's report is waiting for any key, most of the time.
         parts.push("orphans AS (SELECT EXISTS (SELECT FROM orphan_facts) AS there)".to_owned());
         parts.push(insert());
+        parts.push(REMEMBER_GRANTS.to_owned());
         written.push("SELECT id FROM inserted");
     }
     if shape.settled {
@@ -122,6 +123,7 @@ pub(super) fn write(shape: Shape) -> String {
     if shape.changed {
         parts.push(source("c", "changed_intent", &mut parameters));
         parts.push(replace());
+        parts.push(PUT_ON_AGENDA.to_owned());
         written.push("SELECT id FROM replaced");
     }
     if written.is_empty() {
@@ -180,7 +182,7 @@ fn insert() -> String {
               AND (n.orphans_seen OR NOT orphans.there OR NOT EXISTS (
                   SELECT FROM orphan_facts o WHERE o.id = n.id AND o.namespace = n.namespace))
             ON CONFLICT (id) DO NOTHING
-            RETURNING id)",
+            RETURNING id, lease_expires_at)",
         join(&columns, |(name, _)| (*name).to_owned()),
         join(&columns, |(_, value)| value.clone()),
     )
@@ -217,9 +219,22 @@ fn replace() -> String {
             FROM c, clock, policy
             WHERE i.id = c.id AND i.version = c.expected
               AND (c.policy IS NULL OR c.policy = policy.version)
-            RETURNING i.id)"
+            RETURNING i.id, i.namespace, i.tool, c.due_at)"
     )
 }
+
+/// The grants of a batch, to be looked at once the first of their leases is over.
+const REMEMBER_GRANTS: &str = "granted AS (
+            INSERT INTO granted_batches (id, due_at, intents)
+            SELECT (array_agg(id))[1], min(lease_expires_at), array_agg(id)
+            FROM inserted WHERE lease_expires_at IS NOT NULL HAVING count(*) > 0)";
+
+/// What an unusual change leaves unsettled.
+const PUT_ON_AGENDA: &str = "put AS (
+            INSERT INTO open_intents (id, namespace, tool, due_at)
+            SELECT id, namespace, tool, due_at FROM replaced WHERE due_at IS NOT NULL
+            ON CONFLICT (id) DO UPDATE SET due_at = excluded.due_at, probes = 0, asked_at = NULL,
+                claimed_until = NULL, version = open_intents.version + 1)";
 
 fn join<T>(items: &[T], text: impl FnMut(&T) -> String) -> String {
     items.iter().map(text).collect::<Vec<_>>().join(", ")

@@ -4,6 +4,7 @@
 //! One thread owns the connection; SQLite has one writer anyway, and a thread of its own keeps the
 //! fsync away from the runtime.
 
+mod agenda;
 mod rows;
 mod schema;
 mod sql;
@@ -11,7 +12,9 @@ mod sql;
 use std::{path::Path, sync::Mutex, thread, time::Duration};
 
 use async_trait::async_trait;
-use rusqlite::{Connection, OpenFlags, TransactionBehavior, named_params, params};
+use rusqlite::{
+    Connection, OpenFlags, OptionalExtension, TransactionBehavior, named_params, params,
+};
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
@@ -19,6 +22,7 @@ use super::{
     Cursor, Diagnosis, Expected, Filter, Found, ORPHANS_PER_NAMESPACE_MAX, OpenError, OrphanFact,
     Reference, RowKey, Setting, Store, StoreError, Stored, StoredPolicies, StoredPolicy, Touch,
     Version, Write, Written,
+    agenda::ToolKey,
     codes::state_to_code,
     columns::{Columns, EventColumns, signed, unsigned},
 };
@@ -155,6 +159,10 @@ impl Store for SqliteStore {
                 .map(|write| write_row(&transaction, write, active, at))
                 .collect::<Result<Vec<_>, _>>()
                 .map_err(nothing_written)?;
+            let done = writes.iter().zip(&written);
+            let done = done.filter(|(_, written)| matches!(written, Written::Done { .. }));
+            agenda::remember_grants(&transaction, done.map(|(write, _)| write))
+                .map_err(nothing_written)?;
             commit(transaction)?;
             Ok(written)
         })
@@ -199,6 +207,31 @@ impl Store for SqliteStore {
                 Reference::ToolCallId(text) => find("tool_call_id", text)?,
             };
             Ok(found.into_iter().next())
+        })
+        .await
+    }
+
+    async fn other_with_reference(
+        &self,
+        tool: &ToolKey,
+        downstream_ref: &str,
+        except: Uuid,
+    ) -> Result<Option<Key>, StoreError> {
+        let (tool, downstream_ref) = (tool.clone(), downstream_ref.to_owned());
+        self.run(move |connection| {
+            connection
+                .prepare_cached(
+                    "SELECT key FROM intents
+                     WHERE downstream_ref = ?1 AND namespace = ?2 AND tool = ?3 AND id <> ?4
+                     LIMIT 1",
+                )
+                .and_then(|mut statement| {
+                    let parameters = params![downstream_ref, tool.namespace, tool.tool, except];
+                    statement
+                        .query_row(parameters, |row| row.get(0).map(Key::from_bytes))
+                        .optional()
+                })
+                .map_err(nothing_written)
         })
         .await
     }
@@ -481,6 +514,9 @@ fn write_row(
     };
     if changed == 0 {
         return Ok(Written::Missed);
+    }
+    if let Some(due_at) = write.look_at {
+        agenda::put(connection, write, due_at)?;
     }
     for event in write.stamped_events(at) {
         let columns = EventColumns::of(&event, row.version);

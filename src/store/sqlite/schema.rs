@@ -5,8 +5,10 @@ use rusqlite::Connection;
 
 use super::{OpenError, StoreError};
 
-const MIGRATIONS: [(&str, &str); 1] =
-    [("create_ledger", include_str!("../../../migrations/sqlite/0001_create_ledger.sql"))];
+const MIGRATIONS: [(&str, &str); 2] = [
+    ("create_ledger", include_str!("../../../migrations/sqlite/0001_create_ledger.sql")),
+    ("watch_open_intents", include_str!("../../../migrations/sqlite/0002_watch_open_intents.sql")),
+];
 
 const HISTORY: &str = "intent_ledger_migrations";
 

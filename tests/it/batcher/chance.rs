@@ -33,6 +33,7 @@ use uuid::Uuid;
 use super::{NEW, POISON, POLICY, completion, extension, reason, refuse_poison, request};
 use crate::support::{
     faulty::{FaultyStore, Truth},
+    nobody::Nobody,
     seeded::{Dice, Luck, each_seed},
     server::{Kind, TestStore},
 };
@@ -42,7 +43,7 @@ struct Run {
     /// One for each seed.
     namespace: String,
     store: Arc<FaultyStore>,
-    ledgers: Vec<Ledger>,
+    ledgers: Vec<Arc<Ledger>>,
     acknowledged: watch::Sender<usize>,
     /// Whether the first ledger is being stopped.
     stopping: AtomicBool,
@@ -95,7 +96,8 @@ impl Run {
         };
         let mut ledgers = Vec::new();
         for _ in 0..dice.one_of(&[1, 2]) {
-            let ledger = Ledger::start(Arc::clone(&store) as _, &options).await.unwrap();
+            let ledger =
+                Ledger::start(Arc::clone(&store) as _, Nobody::to_ask(), &options).await.unwrap();
             ledger.offer_policy(POLICY).await.unwrap();
             ledgers.push(ledger);
         }

@@ -56,6 +56,7 @@ fn judged(face: &HttpFace, status: u16, body: &str) -> Answer {
 /// An answer in a word, with its references.
 fn told(answer: &Answer) -> String {
     match answer {
+        Answer::Taken { .. } => unreachable!("a status endpoint knows no other keys"),
         Answer::Executed { downstream_ref, .. } => {
             format!("executed {}", downstream_ref.as_deref().unwrap_or("-"))
         }

@@ -1,0 +1,186 @@
+//! `reconcile`: asks the downstreams about intents that nobody settled; the cron job.
+
+use std::{io::IsTerminal, time::Duration};
+
+use clap::Args;
+use serde::{Serialize, Serializer, ser::SerializeMap};
+
+use super::{
+    answer::Answer,
+    client::{CallError, ClientFlags},
+    json,
+    output::{Paint, plain},
+};
+use crate::proto::v1;
+
+const EXAMPLE: &str = "\
+The server that is called does the asking, by its policy. It does the same by itself every few seconds
+unless it was started with --reconcile-interval 0s; any number may do it at once. Without --namespace
+all tenants' intents are looked at.
+
+Prints a line for each intent that was looked at, and the totals last. With --json each is one object.
+
+Exit status: 0 nothing needs a person, 1 something does, or the server said no; so cron can alert.
+
+Examples:
+  $ intent-ledger reconcile --server http://127.0.0.1:7070
+  $ intent-ledger reconcile --tool send_email --dry-run
+  $ intent-ledger reconcile --key \"$KEY\"";
+
+/// The longest a pass may take: what a cron job that hangs is ended by.
+const PASS_MAX: Duration = Duration::from_secs(60 * 60);
+
+/// Flags of `reconcile`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLE)]
+pub(super) struct ReconcileFlags {
+    /// Only this tool
+    #[arg(long, value_name = "TOOL", default_value = "", hide_default_value = true)]
+    tool: String,
+
+    /// Only this intent, at once, even if its next question is not due
+    #[arg(long, value_name = "KEY", default_value = "", hide_default_value = true,
+          conflicts_with_all = ["tool", "limit"])]
+    key: String,
+
+    /// At most so many intents
+    #[arg(long, value_name = "N", default_value_t = 1000,
+          value_parser = clap::value_parser!(i32).range(1..=10_000))]
+    limit: i32,
+
+    /// Ask and tell, but change nothing
+    #[arg(long)]
+    dry_run: bool,
+
+    #[command(flatten)]
+    client: ClientFlags,
+}
+
+/// One answer of the stream.
+struct Told(v1::ReconcileResponse);
+
+pub(super) fn run(flags: &ReconcileFlags) -> anyhow::Result<u8> {
+    let client = &flags.client;
+    let request = v1::ReconcileRequest {
+        namespace: client.namespace.clone(),
+        tool: flags.tool.clone(),
+        key: flags.key.clone(),
+        limit: flags.limit,
+        dry_run: flags.dry_run,
+    };
+    client.run_for_status(async |server| {
+        let request = client.waiting_request(request, PASS_MAX);
+        let stream = server.ledger.reconcile(request).await.map_err(CallError::from)?;
+        let mut stream = stream.into_inner();
+        let progress = Progress::start();
+        let mut looked_at = 0_u64;
+        while let Some(told) = stream.message().await.map_err(CallError::from)? {
+            progress.clear();
+            let totals = told.totals;
+            client.print(&Told(told))?;
+            if let Some(totals) = totals {
+                return Ok(u8::from(totals.attention_waiting_count > 0));
+            }
+            looked_at += 1;
+            progress.show(looked_at);
+        }
+        let message = "the server ended the pass without its totals".to_owned();
+        Err(CallError::new("UNKNOWN", message).into())
+    })
+}
+
+/// How far the pass is, on standard error; nothing where that is no terminal.
+struct Progress(bool);
+
+impl Progress {
+    fn start() -> Self {
+        let progress = Self(std::io::stderr().is_terminal());
+        progress.show(0);
+        progress
+    }
+
+    fn show(&self, looked_at: u64) {
+        if self.0 {
+            eprint!("\r\x1b[K{looked_at} looked at …");
+        }
+    }
+
+    fn clear(&self) {
+        if self.0 {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+impl Answer for Told {
+    fn text(&self, paint: Paint) -> String {
+        let it = &self.0;
+        if let Some(totals) = &it.totals {
+            return totals_line(totals);
+        }
+        let verdict = json::verdict(it.verdict).unwrap_or_default();
+        let before = json::state(it.state_before).unwrap_or_default();
+        let after = json::state(it.state_after).unwrap_or_default();
+        let moved = if before == after { after } else { format!("{before} → {after}") };
+        let attention = if it.needs_attention { "  (needs attention)" } else { "" };
+        let note =
+            if it.note.is_empty() { String::new() } else { format!("  {}", plain(&it.note)) };
+        let (key, tool) = (&it.key, plain(&it.tool));
+        format!("{key}  {tool}  {}  {moved}{attention}{note}\n", paint.word(&verdict))
+    }
+}
+
+fn totals_line(totals: &v1::ReconcileTotals) -> String {
+    let mut line = format!(
+        "{} looked at: {} completed, {} failed, {} unknown, {} unchanged, {} unreachable\n",
+        totals.looked_at_count,
+        totals.completed_count,
+        totals.failed_count,
+        totals.unknown_count,
+        totals.unchanged_count,
+        totals.unreachable_count,
+    );
+    if totals.limit_reached {
+        line += "the limit was reached; there may be more: run it again, or raise --limit\n";
+    }
+    if totals.attention_waiting_count > 0 {
+        let count = totals.attention_waiting_count;
+        line += &format!("{count} need a person: intent-ledger list --attention\n");
+    }
+    line
+}
+
+impl Serialize for Told {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let it = &self.0;
+        let mut map = serializer.serialize_map(None)?;
+        if let Some(totals) = &it.totals {
+            map.serialize_entry("looked_at_count", &totals.looked_at_count)?;
+            map.serialize_entry("completed_count", &totals.completed_count)?;
+            map.serialize_entry("failed_count", &totals.failed_count)?;
+            map.serialize_entry("unknown_count", &totals.unknown_count)?;
+            map.serialize_entry("unchanged_count", &totals.unchanged_count)?;
+            map.serialize_entry("needs_attention_count", &totals.needs_attention_count)?;
+            map.serialize_entry("unreachable_count", &totals.unreachable_count)?;
+            map.serialize_entry("limit_reached", &totals.limit_reached)?;
+            map.serialize_entry("attention_waiting_count", &totals.attention_waiting_count)?;
+            return map.end();
+        }
+        map.serialize_entry("namespace", &it.namespace)?;
+        map.serialize_entry("key", &it.key)?;
+        map.serialize_entry("tool", &it.tool)?;
+        map.serialize_entry("verdict", &json::verdict(it.verdict))?;
+        map.serialize_entry("state_before", &json::state(it.state_before))?;
+        map.serialize_entry("state_after", &json::state(it.state_after))?;
+        map.serialize_entry("probe_count", &it.probe_count)?;
+        map.serialize_entry("needs_attention", &it.needs_attention)?;
+        map.serialize_entry("note", &it.note)?;
+        map.end()
+    }
+}

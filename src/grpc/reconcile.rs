@@ -1,0 +1,88 @@
+//! Reconcile: one answer an intent as it is looked at, the totals last.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+
+use super::{
+    convert,
+    service::{Answers, refuse},
+};
+use crate::{
+    clock::Deadline,
+    ledger::{Ledger, LedgerError, Looked},
+    proto::v1,
+    reconciler::{Reconciler, SweepRequest, Totals},
+};
+
+/// Answers that may wait for the receiver; past that the pass waits too.
+const ANSWERS_MAX: usize = 64;
+
+/// Intents that a pass looks at where the request does not say.
+const LIMIT: usize = 1000;
+
+/// The most intents that one pass looks at.
+const LIMIT_MAX: usize = 10_000;
+
+/// Looks at one intent, or at all that are due.
+pub(super) fn run(
+    ledger: Arc<Ledger>,
+    reconciler: Arc<Reconciler>,
+    request: v1::ReconcileRequest,
+    deadline: Deadline,
+) -> Result<Answers<v1::ReconcileResponse>, LedgerError> {
+    let (answers, stream) = mpsc::channel(ANSWERS_MAX);
+    let asked = convert::sweep_request(&request, LIMIT, LIMIT_MAX)?;
+    // A task of its own: who goes away ends the pass between two rows, not inside one.
+    tokio::spawn(async move {
+        let totals = if request.key.is_empty() {
+            sweep(&reconciler, &asked, &answers).await
+        } else {
+            look(&ledger, &request, deadline, &answers).await
+        };
+        let last = async {
+            let totals = totals?;
+            let SweepRequest { namespace, tool, .. } = &asked;
+            let waiting = ledger.waiting_for_people(namespace.as_deref(), tool.as_deref()).await?;
+            Ok::<_, LedgerError>(convert::reconcile_totals(totals, waiting))
+        };
+        answers.send(last.await.map_err(refuse)).await.ok();
+    });
+    Ok(Box::pin(ReceiverStream::new(stream)))
+}
+
+type Told = mpsc::Sender<Result<v1::ReconcileResponse, Status>>;
+
+async fn sweep(
+    reconciler: &Reconciler,
+    request: &SweepRequest,
+    answers: &Told,
+) -> Result<Totals, LedgerError> {
+    let (tell, mut told) = mpsc::channel::<Looked>(ANSWERS_MAX);
+    let pass = reconciler.sweep(request, tell);
+    let forward = async {
+        while let Some(looked) = told.recv().await {
+            if answers.send(Ok(convert::looked(&looked))).await.is_err() {
+                told.close();
+            }
+        }
+    };
+    let (totals, ()) = tokio::join!(pass, forward);
+    totals
+}
+
+async fn look(
+    ledger: &Ledger,
+    request: &v1::ReconcileRequest,
+    deadline: Deadline,
+    answers: &Told,
+) -> Result<Totals, LedgerError> {
+    let looked =
+        ledger.look_at_key(&request.namespace, &request.key, request.dry_run, deadline).await?;
+    let mut totals = Totals::default();
+    totals.count(&looked);
+    answers.send(Ok(convert::looked(&looked))).await.ok();
+    Ok(totals)
+}

@@ -1,0 +1,123 @@
+//! Reconcile: asks the downstream about intents that nobody settled, and settles what it decides.
+//!
+//! An intent is claimed on the agenda, read, asked about outside any transaction, and its verdict
+//! is written by compare-and-set like every other change: whoever settled it meanwhile wins.
+
+mod look;
+mod look_first;
+
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+pub use self::look::{Looked, Scope, Verdict};
+use super::{Ledger, LedgerError, shape};
+use crate::{
+    clock::Deadline,
+    domain::time::Timestamp,
+    policy::status::StatusEndpoint,
+    store::agenda::{Entry, ToolKey},
+};
+
+pub(super) use self::look_first::LooksFirst;
+
+/// What a look at what is due has found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Swept {
+    /// How many entries were due; as many as were asked for means that there may be more.
+    pub found: usize,
+    /// What was worth telling; settled intents and those that others are at are not.
+    pub looked: Vec<Looked>,
+}
+
+/// Batches of grants that one statement looks through.
+const GATHER_BATCHES_MAX: usize = 64;
+
+impl Ledger {
+    /// Puts on the agenda what is still unsettled of grants whose lease is over.
+    pub async fn gather(&self) -> Result<(), LedgerError> {
+        while self.store.gather(GATHER_BATCHES_MAX).await? == GATHER_BATCHES_MAX {}
+        Ok(())
+    }
+
+    /// The tools that have something due, of one namespace or of all.
+    pub async fn due_tools(&self, namespace: Option<&str>) -> Result<Vec<ToolKey>, LedgerError> {
+        Ok(self.store.due_tools(namespace).await?)
+    }
+
+    /// Looks at what is due of a tool, at most `rows_max` intents.
+    pub async fn look_at_due(
+        &self,
+        tool: &ToolKey,
+        scope: &Scope,
+        rows_max: usize,
+    ) -> Result<Swept, LedgerError> {
+        let (_, mut entries) = self.store.due(tool, rows_max).await?;
+        entries.retain(|entry| scope.due_by.is_none_or(|by| entry.due_at <= by));
+        let found = entries.len();
+        let looked = self.look_at(entries, scope.dry_run, false).await?;
+        Ok(Swept { found, looked })
+    }
+
+    /// How the downstream of a tool is asked, if the active policy says so.
+    pub fn status_endpoint(&self, tool: &ToolKey) -> Option<Arc<StatusEndpoint>> {
+        self.policies.current().active().status(&tool.namespace, &tool.tool).map(Arc::clone)
+    }
+
+    /// How many intents only a person can move on, of one namespace and tool or of all; counted up to
+    /// some thousands.
+    pub async fn waiting_for_people(
+        &self,
+        namespace: Option<&str>,
+        tool: Option<&str>,
+    ) -> Result<u64, LedgerError> {
+        Ok(self.store.waiting_for_people(namespace, tool).await?)
+    }
+
+    /// The store's time.
+    pub async fn now(&self) -> Result<Timestamp, LedgerError> {
+        Ok(self.store.now().await?)
+    }
+
+    /// Looks at one intent at once, whether or not it is due.
+    pub async fn look_at_key(
+        &self,
+        namespace: &str,
+        key: &str,
+        dry_run: bool,
+        deadline: Deadline,
+    ) -> Result<Looked, LedgerError> {
+        let namespace = shape::namespace(namespace)?;
+        let key = shape::key("key", key)?;
+        let (_, found) = self.find(namespace, &key).await?;
+        let stored = found.ok_or(LedgerError::NotFound { report_kept: None })?;
+        let (_, entry) = self.entry_of(stored.intent.id(), namespace, &stored.intent.tool).await?;
+        let Some(entry) = self.unclaimed(entry, deadline).await? else {
+            return Ok(Looked::not_asked(&stored.intent, "somebody else is asking"));
+        };
+        let looked = self.look_at(vec![entry], dry_run, true).await?;
+        let nothing = || Looked::not_asked(&stored.intent, "there is nothing to ask");
+        Ok(looked.into_iter().next().unwrap_or_else(nothing))
+    }
+
+    /// An intent's entry on the agenda, or one that is yet to be put there.
+    async fn entry_of(
+        &self,
+        id: Uuid,
+        namespace: &str,
+        tool: &str,
+    ) -> Result<(Timestamp, Entry), LedgerError> {
+        let (now, entry) = self.store.entry(id).await?;
+        let entry = entry.unwrap_or_else(|| Entry {
+            id,
+            namespace: namespace.to_owned(),
+            tool: tool.to_owned(),
+            due_at: now,
+            probes: 0,
+            asked_at: None,
+            claimed_until: None,
+            version: 0,
+        });
+        Ok((now, entry))
+    }
+}

@@ -1,0 +1,434 @@
+//! One look at some intents: claim, read, ask, write the verdicts, give back.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use futures::future::join_all;
+
+use crate::{
+    clock::{Deadline, monotonic},
+    domain::{
+        identity::Key,
+        intent::{Intent, State},
+        report::Outcome,
+        schedule::{back_off, next_look},
+        time::Timestamp,
+        tool::{StatusRule, ToolPolicy},
+        verdict::{Answer, Asked, Look, is_due, look, reconcile, shares_object, still_matters},
+    },
+    ids,
+    ledger::{Ledger, LedgerError, Reading, error::chain},
+    policy::status::{Question, StatusEndpoint},
+    store::{
+        RowKey, Stored,
+        agenda::{Entry, Next, Release, ToolKey},
+    },
+};
+
+/// How long a claim outlasts the question: the time to write the verdict, and some.
+const CLAIM_MARGIN: Duration = Duration::from_secs(10);
+
+/// When an intent is looked at again whose endpoint is not asked for a while.
+const CIRCUIT_WAIT: Duration = Duration::from_secs(5);
+
+/// What a pass looks at, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Scope {
+    /// Only what was due by then, so that a pass ends.
+    pub due_by: Option<Timestamp>,
+    /// Ask and tell, but change nothing.
+    pub dry_run: bool,
+}
+
+/// What a look at one intent led to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// It happened.
+    Completed,
+    /// It did not happen, and that is proved.
+    NotExecuted,
+    /// The downstream does not know of it, which proves nothing yet.
+    Absent,
+    /// It is still at work.
+    Running,
+    /// It happened, and more than one object carries the key.
+    Duplicated,
+    /// The answer fits no rule, or is about something else.
+    Unmapped,
+    /// There was no answer.
+    Unreachable,
+    /// The policy names no way to ask.
+    NoEndpoint,
+    /// It was not asked.
+    NotAsked,
+    /// The intent had moved on before the answer came.
+    Outdated,
+}
+
+/// One intent that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Looked {
+    /// The tenant.
+    pub namespace: String,
+    /// The key.
+    pub key: Key,
+    /// The tool.
+    pub tool: String,
+    /// What the downstream said.
+    pub verdict: Verdict,
+    /// The state before.
+    pub state_before: State,
+    /// The state after; in a dry run, the state it would have.
+    pub state_after: State,
+    /// How often the downstream was asked about it since its last grant or heartbeat.
+    pub probes: u32,
+    /// Whether only a person can move it on now.
+    pub needs_attention: bool,
+    /// What else there is to say, for people.
+    pub note: String,
+}
+
+impl Looked {
+    fn new(
+        before: &Intent,
+        after: &Intent,
+        verdict: Verdict,
+        probes: u32,
+        note: impl Into<String>,
+    ) -> Self {
+        Self {
+            namespace: before.namespace.clone(),
+            key: before.key,
+            tool: before.tool.clone(),
+            verdict,
+            state_before: before.state,
+            state_after: after.state,
+            probes,
+            needs_attention: after.needs_attention,
+            note: note.into(),
+        }
+    }
+
+    pub(super) fn not_asked(intent: &Intent, note: &str) -> Self {
+        Self::new(intent, intent, Verdict::NotAsked, 0, note)
+    }
+}
+
+/// An intent whose downstream is to be asked.
+struct Open {
+    entry: Entry,
+    reading: Reading,
+    policy: Arc<ToolPolicy>,
+    rule: StatusRule,
+    endpoint: Arc<StatusEndpoint>,
+}
+
+/// What a look at one intent leaves to do and to tell.
+struct Settled {
+    looked: Option<Looked>,
+    /// When to look again.
+    next: Option<Next>,
+}
+
+impl Ledger {
+    /// Looks at what these entries are about. `insist` asks also where only a person is expected to
+    /// help.
+    pub(super) async fn look_at(
+        &self,
+        entries: Vec<Entry>,
+        dry_run: bool,
+        insist: bool,
+    ) -> Result<Vec<Looked>, LedgerError> {
+        let entries = if dry_run { entries } else { self.claim(entries).await? };
+        if entries.is_empty() {
+            return Ok(Vec::new());
+        }
+        let began = monotonic();
+        let keys = entries
+            .iter()
+            .map(|entry| RowKey { namespace: entry.namespace.clone(), id: entry.id })
+            .collect();
+        let found = self.reader.find(keys).await?;
+        let now = found.now;
+        let mut settled: Vec<(Entry, Settled)> = Vec::new();
+        let mut open = Vec::new();
+        for (entry, row) in entries.into_iter().zip(found.rows) {
+            match self.first_glance(&entry, now, row, dry_run, insist).await {
+                Ok(Glance::Ask(asking)) => open.push(asking.into_open(entry)),
+                Ok(Glance::Settled(left)) => settled.push((entry, left)),
+                Err(error) => settled.push((entry.clone(), failed(&entry, now, &error))),
+            }
+        }
+        let answers = join_all(open.iter().map(|it| self.ask(it))).await;
+        let answers = self.refuse_taken(&open, answers).await?;
+        let later = now + monotonic().duration_since(began);
+        let verdicts = open.iter().zip(answers).map(async |(open, answer)| {
+            let applied = self.apply(open, answer, now, later, dry_run).await;
+            applied.unwrap_or_else(|error| failed(&open.entry, later, &error))
+        });
+        let verdicts = join_all(verdicts).await;
+        settled.extend(open.into_iter().map(|it| it.entry).zip(verdicts));
+
+        if !dry_run {
+            let releases: Vec<Release> = settled
+                .iter()
+                .map(|(entry, left)| Release {
+                    id: entry.id,
+                    version: entry.version,
+                    next: left.next,
+                })
+                .collect();
+            // What is not given back is due again once the claim is over.
+            self.store.release(&releases).await?;
+        }
+        Ok(settled.into_iter().filter_map(|(_, left)| left.looked).collect())
+    }
+
+    async fn claim(&self, entries: Vec<Entry>) -> Result<Vec<Entry>, LedgerError> {
+        let Some(first) = entries.first() else { return Ok(entries) };
+        let policies = self.policies.current();
+        let endpoint = policies.active().status(&first.namespace, &first.tool);
+        let span = endpoint.map_or(Duration::ZERO, |it| it.timeout) + CLAIM_MARGIN;
+        let claimed = self.store.claim(&entries, span).await?;
+        let entries = entries.into_iter().zip(claimed);
+        let mine = entries.filter_map(|(entry, claimed)| claimed.then_some(entry));
+        Ok(mine.map(|entry| Entry { version: entry.version + 1, ..entry }).collect())
+    }
+
+    /// What the row itself says, before anybody is asked.
+    async fn first_glance(
+        &self,
+        entry: &Entry,
+        now: Timestamp,
+        row: Option<Stored>,
+        dry_run: bool,
+        insist: bool,
+    ) -> Result<Glance, LedgerError> {
+        // Pruned away since: there is nothing to look at.
+        let Some(stored) = row else { return Ok(Glance::silent(None)) };
+        let reading = Reading { now, stored: Arc::new(stored) };
+        let intent = &reading.stored.intent;
+        let policies = self.policies.current();
+        let policy = Arc::clone(policies.active().tool(&intent.namespace, &intent.tool));
+        let endpoint = policies.active().status(&intent.namespace, &intent.tool);
+        let askable = policy.downstream.status.zip(endpoint.map(Arc::clone));
+        let ask = |askable: Option<(StatusRule, Arc<StatusEndpoint>)>, reading, policy| {
+            let Some((rule, endpoint)) = askable else { return Glance::silent(None) };
+            Glance::Ask(Asking { reading, policy, rule, endpoint })
+        };
+        let asked_by_a_person = insist && intent.state.is_unsettled() && intent.needs_attention;
+        match look(intent, &policy, now)? {
+            Look::Ask => Ok(ask(askable, reading, policy)),
+            Look::Done if asked_by_a_person && is_due(intent, now) => {
+                Ok(ask(askable, reading, policy))
+            }
+            Look::Done => Ok(Glance::silent(None)),
+            Look::Later(at) => Ok(Glance::silent(Some(Next {
+                due_at: at,
+                probes: entry.probes,
+                asked_at: entry.asked_at,
+            }))),
+            Look::Person(outcome) => {
+                let after = if dry_run {
+                    Arc::new(Stored { intent: outcome.intent, ..(*reading.stored).clone() })
+                } else {
+                    self.hand_over(&reading, &policy).await?
+                };
+                let note = "the policy names no way to ask, and nobody else can tell";
+                let looked =
+                    Looked::new(intent, &after.intent, Verdict::NoEndpoint, entry.probes, note);
+                let left = Settled { looked: Some(looked), next: None };
+                Ok(Glance::Settled(left))
+            }
+        }
+    }
+
+    async fn hand_over(
+        &self,
+        reading: &Reading,
+        policy: &ToolPolicy,
+    ) -> Result<Arc<Stored>, LedgerError> {
+        let decide = |intent: &Intent, now: Timestamp| {
+            let outcome = match look(intent, policy, now)? {
+                Look::Person(outcome) => *outcome,
+                Look::Ask | Look::Later(_) | Look::Done => Outcome::unchanged(intent, Ok(())),
+            };
+            Ok((outcome, ()))
+        };
+        let intent = &reading.stored.intent;
+        let recent = Some(reading.clone());
+        let (namespace, key) = (&intent.namespace, &intent.key);
+        Ok(self.change(namespace, key, Deadline::default(), recent, decide).await?.stored)
+    }
+
+    async fn ask(&self, open: &Open) -> Option<Answer> {
+        let intent = &open.reading.stored.intent;
+        let question = Question {
+            downstream_key: intent.downstream_key(),
+            downstream_ref: intent.downstream_ref.clone(),
+            key: intent.key.to_string(),
+            business: intent.kept.clone(),
+            tool: intent.tool.clone(),
+            namespace: intent.namespace.clone(),
+        };
+        self.downstream.ask(&open.endpoint, &question, open.policy.max_result_bytes).await
+    }
+
+    /// One id of the downstream never settles two keys: the second is for a person to look into.
+    async fn refuse_taken(
+        &self,
+        open: &[Open],
+        mut answers: Vec<Option<Answer>>,
+    ) -> Result<Vec<Option<Answer>>, LedgerError> {
+        let mut named_here: HashMap<(ToolKey, String), Key> = HashMap::new();
+        for (open, answer) in open.iter().zip(&mut answers) {
+            let Some(Answer::Executed { downstream_ref: Some(reference), .. }) = answer else {
+                continue;
+            };
+            let reference = reference.clone();
+            let intent = &open.reading.stored.intent;
+            let tool = ToolKey { namespace: intent.namespace.clone(), tool: intent.tool.clone() };
+            let elsewhere = self.store.other_with_reference(&tool, &reference, intent.id()).await?;
+            let here = named_here.get(&(tool.clone(), reference.clone())).copied();
+            match elsewhere.or(here) {
+                Some(other) => *answer = Some(Answer::Taken { downstream_ref: reference, other }),
+                None => {
+                    named_here.insert((tool, reference), intent.key);
+                }
+            }
+        }
+        Ok(answers)
+    }
+
+    /// Writes what follows from an answer, unless somebody has come between.
+    async fn apply(
+        &self,
+        open: &Open,
+        answer: Option<Answer>,
+        asked_at: Timestamp,
+        now: Timestamp,
+        dry_run: bool,
+    ) -> Result<Settled, LedgerError> {
+        let before = &open.reading.stored.intent;
+        let Some(answer) = answer else {
+            let next = Next {
+                due_at: now + CIRCUIT_WAIT.mul_f64(0.5 + ids::luck()),
+                probes: open.entry.probes,
+                asked_at: open.entry.asked_at,
+            };
+            let note = "the endpoint has not answered for a while";
+            let looked = Looked::new(before, before, Verdict::Unreachable, next.probes, note);
+            return Ok(Settled { looked: Some(looked), next: Some(next) });
+        };
+        let asked = Asked::of(before, asked_at);
+        let give_up_after = open.policy.give_up_after;
+        let decide = |intent: &Intent, now: Timestamp| {
+            let outcome = reconcile(intent, asked, &answer, open.rule, give_up_after, now)?;
+            Ok((outcome, still_matters(intent, asked, now)))
+        };
+        let (after, mattered) = if dry_run {
+            let (outcome, mattered) = decide(before, now)?;
+            (outcome.intent, mattered)
+        } else if matches!(answer, Answer::Unreachable { .. }) {
+            (before.clone(), true)
+        } else {
+            let reading = Some(Reading { now, ..open.reading.clone() });
+            let (namespace, key) = (&before.namespace, &before.key);
+            let changed = self.change(namespace, key, Deadline::default(), reading, decide).await?;
+            (changed.stored.intent.clone(), changed.more)
+        };
+        let probes = open.entry.probes + 1;
+        // Somebody's newer word has put it on the agenda already, if it belongs there.
+        let open_still = after.first_look_at().is_some() && after.state.is_unsettled();
+        let next = open_still.then(|| Next {
+            due_at: next_look(&after, open.rule, probes, ids::luck(), now),
+            probes,
+            asked_at: Some(asked_at),
+        });
+        let verdict = if mattered { verdict(&answer, &after) } else { Verdict::Outdated };
+        let looked = Looked::new(before, &after, verdict, probes, note(&answer));
+        if !dry_run && verdict == Verdict::Completed {
+            self.flag_if_shared(&after).await?;
+        }
+        Ok(Settled { looked: Some(looked), next })
+    }
+
+    /// Two intents that are settled by one object at the same moment do not see each other before:
+    /// both are then shown to a person.
+    async fn flag_if_shared(&self, settled: &Intent) -> Result<(), LedgerError> {
+        let Some(reference) = &settled.downstream_ref else { return Ok(()) };
+        let tool = ToolKey { namespace: settled.namespace.clone(), tool: settled.tool.clone() };
+        let Some(other) = self.store.other_with_reference(&tool, reference, settled.id()).await?
+        else {
+            return Ok(());
+        };
+        let decide = |intent: &Intent, now: Timestamp| Ok((shares_object(intent, &other, now), ()));
+        self.change(&settled.namespace, &settled.key, Deadline::default(), None, decide).await?;
+        Ok(())
+    }
+}
+
+/// What the row itself leads to.
+enum Glance {
+    Ask(Asking),
+    Settled(Settled),
+}
+
+impl Glance {
+    fn silent(next: Option<Next>) -> Self {
+        Self::Settled(Settled { looked: None, next })
+    }
+}
+
+struct Asking {
+    reading: Reading,
+    policy: Arc<ToolPolicy>,
+    rule: StatusRule,
+    endpoint: Arc<StatusEndpoint>,
+}
+
+impl Asking {
+    fn into_open(self, entry: Entry) -> Open {
+        let Self { reading, policy, rule, endpoint } = self;
+        Open { entry, reading, policy, rule, endpoint }
+    }
+}
+
+fn verdict(answer: &Answer, after: &Intent) -> Verdict {
+    match answer {
+        Answer::Executed { .. } => Verdict::Completed,
+        Answer::Several { .. } | Answer::Taken { .. } => Verdict::Duplicated,
+        Answer::Absent if after.state == State::Failed => Verdict::NotExecuted,
+        Answer::Absent => Verdict::Absent,
+        Answer::Running => Verdict::Running,
+        Answer::Unmapped { .. } => Verdict::Unmapped,
+        Answer::Unreachable { .. } => Verdict::Unreachable,
+    }
+}
+
+fn note(answer: &Answer) -> String {
+    match answer {
+        Answer::Executed { downstream_ref: Some(reference), .. } => format!("found {reference}"),
+        Answer::Several { downstream_refs, .. } => format!("found {}", downstream_refs.join(", ")),
+        Answer::Taken { downstream_ref, other } => {
+            format!("found {downstream_ref}, which is {other}'s")
+        }
+        Answer::Unmapped { note } | Answer::Unreachable { note } => note.clone(),
+        Answer::Executed { .. } | Answer::Absent | Answer::Running => String::new(),
+    }
+}
+
+/// A look that did not come to an end is made again; the row is as it was, or as others made it.
+fn failed(entry: &Entry, now: Timestamp, error: &LedgerError) -> Settled {
+    tracing::warn!(
+        error = chain(error),
+        id = %entry.id,
+        tool = entry.tool,
+        "an open intent could not be looked at"
+    );
+    let next = Next {
+        due_at: now + back_off(entry.probes + 1, ids::luck()),
+        probes: entry.probes + 1,
+        asked_at: entry.asked_at,
+    };
+    Settled { looked: None, next: Some(next) }
+}

@@ -1,0 +1,108 @@
+//! Looking before a retry: a Begin that meets an open outcome asks the downstream first.
+
+use std::{
+    collections::{HashMap, hash_map},
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::sync::watch;
+use uuid::Uuid;
+
+use crate::{
+    clock::{Deadline, monotonic},
+    domain::{intent::Intent, schedule::FIRST_WAIT},
+    ledger::{Ledger, LedgerError},
+    store::agenda::Entry,
+};
+
+/// How often a question that another server asks is looked after.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How long a Begin without a deadline waits for a question.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// The questions that Begins of this server wait for, one an intent; each stays here for a while after
+/// its answer.
+#[derive(Default)]
+pub(in crate::ledger) struct LooksFirst {
+    under_way: Mutex<HashMap<Uuid, watch::Receiver<bool>>>,
+}
+
+impl Ledger {
+    /// Asks the downstream what became of an intent, or waits for whoever is asking already. What
+    /// came of it stands in the row.
+    pub(in crate::ledger) async fn look_first(&self, intent: &Intent, deadline: Deadline) {
+        let mut done = self.start_look(intent);
+        let left = deadline.left(WAIT_MAX);
+        // The look goes on without us; its verdict is there for the next one.
+        tokio::time::timeout(left, done.wait_for(|done| *done)).await.ok();
+    }
+
+    fn start_look(&self, intent: &Intent) -> watch::Receiver<bool> {
+        let id = intent.id();
+        let mut under_way =
+            self.looks_first.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        let vacant = match under_way.entry(id) {
+            hash_map::Entry::Occupied(known) => return known.get().clone(),
+            hash_map::Entry::Vacant(vacant) => vacant,
+        };
+        let (tell, done) = watch::channel(false);
+        let Some(ledger) = self.this.upgrade() else { return watch::channel(true).1 };
+        vacant.insert(done.clone());
+        let (namespace, tool) = (intent.namespace.clone(), intent.tool.clone());
+        // A task of its own, so that no caller who goes away leaves a question without an end.
+        self.tasks.spawn(async move {
+            if let Err(error) = ledger.look_once(id, &namespace, &tool).await {
+                tracing::warn!(%error, tool, "the downstream could not be asked before a retry");
+            }
+            tell.send_replace(true);
+            // A crowd of retries is no reason to ask more often than the reconciler would.
+            let spacing = tokio::time::sleep(FIRST_WAIT);
+            ledger.stopping.run_until_cancelled(spacing).await;
+            let looks = &ledger.looks_first.under_way;
+            looks.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        });
+        done
+    }
+
+    async fn look_once(&self, id: Uuid, namespace: &str, tool: &str) -> Result<(), LedgerError> {
+        let (now, entry) = self.entry_of(id, namespace, tool).await?;
+        let deadline = Deadline::after(Some(WAIT_MAX));
+        if entry.is_claimed(now) {
+            // Another server is asking: its verdict is as good as ours.
+            self.unclaimed(entry, deadline).await?;
+            return Ok(());
+        }
+        if entry.asked_at.is_some_and(|asked| now.since(asked) < FIRST_WAIT) {
+            return Ok(());
+        }
+        self.look_at(vec![entry], false, true).await?;
+        Ok(())
+    }
+
+    /// The entry once nobody has claimed it; `None` where that did not happen in time.
+    pub(super) async fn unclaimed(
+        &self,
+        mut entry: Entry,
+        deadline: Deadline,
+    ) -> Result<Option<Entry>, LedgerError> {
+        let began = monotonic();
+        loop {
+            let (now, fresh) = self.store.entry(entry.id).await?;
+            entry = match fresh {
+                Some(fresh) => fresh,
+                None if entry.version == 0 => return Ok(Some(entry)),
+                // It has been settled meanwhile.
+                None => return Ok(Some(Entry { version: 0, claimed_until: None, ..entry })),
+            };
+            if !entry.is_claimed(now) {
+                return Ok(Some(entry));
+            }
+            if deadline.has_passed() || monotonic().duration_since(began) > WAIT_MAX {
+                return Ok(None);
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+    }
+}

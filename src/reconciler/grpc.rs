@@ -1,0 +1,140 @@
+//! One question over gRPC, to a downstream that implements `EffectStatusService`.
+
+use std::{
+    collections::HashMap,
+    io,
+    sync::{Mutex, PoisonError},
+};
+
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tonic::{
+    Code, Request, Status,
+    metadata::{MetadataKey, MetadataValue},
+    transport::{Channel, ClientTlsConfig, Endpoint, Uri},
+};
+
+use super::resolver::resolve;
+use crate::{
+    domain::verdict::Answer,
+    policy::status::{GrpcFace, Object, Question, Standing, StatusEndpoint, judge_objects},
+    proto::status_v1::{
+        EffectState, GetEffectRequest, GetEffectResponse,
+        effect_status_service_client::EffectStatusServiceClient,
+    },
+};
+
+/// The most of an answer that is read.
+const ANSWER_BYTES_MAX: usize = 64 * 1024;
+
+/// Asks downstreams over gRPC; a channel for each target is kept.
+#[derive(Default)]
+pub(super) struct GrpcProbe {
+    channels: Mutex<HashMap<String, Channel>>,
+}
+
+impl GrpcProbe {
+    pub(super) async fn ask(
+        &self,
+        endpoint: &StatusEndpoint,
+        face: &GrpcFace,
+        question: &Question,
+        result_bytes_max: u64,
+    ) -> Answer {
+        let channel = match self.channel(&face.target) {
+            Ok(channel) => channel,
+            Err(error) => return Answer::unreachable(error.to_string()),
+        };
+        let mut request = Request::new(GetEffectRequest {
+            downstream_key: question.downstream_key.clone(),
+            downstream_ref: question.downstream_ref.clone().unwrap_or_default(),
+            tool: question.tool.clone(),
+            namespace: question.namespace.clone(),
+        });
+        request.set_timeout(endpoint.timeout);
+        for header in &endpoint.headers {
+            let value = match header.value(|name| std::env::var(name).ok()) {
+                Ok(value) => value,
+                Err(missing) => return Answer::unreachable(missing.to_string()),
+            };
+            let name = MetadataKey::from_bytes(header.name.to_ascii_lowercase().as_bytes());
+            let (Ok(name), Ok(value)) = (name, MetadataValue::try_from(value)) else {
+                return Answer::unreachable(format!("the header {} cannot be sent", header.name));
+            };
+            request.metadata_mut().insert(name, value);
+        }
+        let mut client =
+            EffectStatusServiceClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
+        let answer = tokio::time::timeout(endpoint.timeout, client.get_effect(request)).await;
+        match answer {
+            Ok(Ok(response)) => judge(response.into_inner(), question, result_bytes_max),
+            Ok(Err(status)) => refused(&status),
+            Err(_) => Answer::unreachable("no answer in time"),
+        }
+    }
+
+    fn channel(&self, target: &str) -> Result<Channel, tonic::transport::Error> {
+        let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(channel) = channels.get(target) {
+            return Ok(channel.clone());
+        }
+        let mut endpoint = Endpoint::from_shared(target.to_owned())?;
+        if endpoint.uri().scheme_str() == Some("https") {
+            endpoint = endpoint.tls_config(ClientTlsConfig::new().with_native_roots())?;
+        }
+        let channel = endpoint.connect_with_connector_lazy(tower::service_fn(connect));
+        channels.insert(target.to_owned(), channel.clone());
+        Ok(channel)
+    }
+}
+
+async fn connect(uri: Uri) -> io::Result<TokioIo<TcpStream>> {
+    let port = uri.port_u16().unwrap_or(match uri.scheme_str() {
+        Some("https") => 443,
+        _ => 80,
+    });
+    let addresses = resolve(uri.host().unwrap_or_default(), port).await?;
+    let stream = TcpStream::connect(addresses.as_slice()).await?;
+    stream.set_nodelay(true)?;
+    Ok(TokioIo::new(stream))
+}
+
+fn judge(response: GetEffectResponse, question: &Question, result_bytes_max: u64) -> Answer {
+    let standing = match response.state() {
+        EffectState::Unspecified => Standing::Unspecified,
+        EffectState::Executed => Standing::Executed,
+        EffectState::NotExecuted => Standing::NotExecuted,
+        EffectState::Running => Standing::Running,
+    };
+    let objects = response.effects.into_iter().map(|effect| Object {
+        downstream_key: effect.downstream_key,
+        downstream_ref: effect.downstream_ref,
+        result: effect.result,
+        content_type: effect.result_content_type,
+    });
+    judge_objects(standing, objects.collect(), question, result_bytes_max)
+}
+
+/// An error is no answer, or one that cannot be read; never a verdict.
+fn refused(status: &Status) -> Answer {
+    let note = format!("gRPC {:?}: {}", status.code(), status.message());
+    match status.code() {
+        Code::Unavailable
+        | Code::DeadlineExceeded
+        | Code::ResourceExhausted
+        | Code::Aborted
+        | Code::Cancelled
+        | Code::Internal
+        | Code::Unknown
+        | Code::Unauthenticated
+        | Code::PermissionDenied => Answer::unreachable(note),
+        Code::Ok
+        | Code::InvalidArgument
+        | Code::NotFound
+        | Code::AlreadyExists
+        | Code::FailedPrecondition
+        | Code::OutOfRange
+        | Code::Unimplemented
+        | Code::DataLoss => Answer::unmapped(note),
+    }
+}

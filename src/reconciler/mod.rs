@@ -1,0 +1,90 @@
+//! Asks downstreams what became of calls that nobody settled: the loop, one sweep, one question.
+//!
+//! What is due, and what an answer means, is decided below; here are networks, circuits and time.
+
+mod circuit;
+mod endpoints;
+mod grpc;
+mod http;
+mod resolver;
+mod sweep;
+
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use self::sweep::Budget;
+pub use self::{
+    endpoints::Endpoints,
+    sweep::{SweepRequest, Totals},
+};
+use crate::ledger::{Downstream, Ledger, LedgerError};
+
+/// Looks after open intents.
+pub struct Reconciler {
+    ledger: Arc<Ledger>,
+    endpoints: Arc<dyn Downstream>,
+    /// The endpoints whose lanes are under way in the background.
+    busy: Mutex<HashSet<String>>,
+    stopping: CancellationToken,
+}
+
+impl Reconciler {
+    /// A reconciler over `ledger` that asks `endpoints`, until `stopping`.
+    pub fn new(
+        ledger: Arc<Ledger>,
+        endpoints: Arc<dyn Downstream>,
+        stopping: CancellationToken,
+    ) -> Arc<Self> {
+        Arc::new(Self { ledger, endpoints, busy: Mutex::default(), stopping })
+    }
+
+    /// Looks every `interval` for what is due, for as long as the server runs. A lane that is still at
+    /// work, because its endpoint is slow, holds up none of the others.
+    pub async fn run(self: Arc<Self>, interval: Duration) {
+        let mut lanes = JoinSet::new();
+        while self.stopping.run_until_cancelled(tokio::time::sleep(interval)).await.is_some() {
+            while lanes.try_join_next().is_some() {}
+            if let Err(error) = self.run_once(&mut lanes).await {
+                tracing::warn!(%error, "what is due could not be read");
+            }
+        }
+        // Each ends after the rows that it is at.
+        lanes.join_all().await;
+    }
+
+    /// Starts a lane for each endpoint that has something due and none under way.
+    async fn run_once(self: &Arc<Self>, lanes: &mut JoinSet<()>) -> Result<(), LedgerError> {
+        self.ledger.gather().await?;
+        let request = SweepRequest { limit: usize::MAX, ..SweepRequest::default() };
+        for lane in self.lanes(&request).await? {
+            let origin = lane.origin().to_owned();
+            if !self.with_busy(|busy| busy.insert(origin.clone())) {
+                continue;
+            }
+            let reconciler = Arc::clone(self);
+            lanes.spawn(async move {
+                let budget = Budget::new(usize::MAX);
+                let swept = reconciler.run_lane(lane, &budget, None).await;
+                reconciler.with_busy(|busy| busy.remove(&origin));
+                match swept {
+                    Ok(totals) if totals.looked_at > 0 => {
+                        tracing::info!(origin, ?totals, "open intents looked at");
+                    }
+                    Ok(_) => {}
+                    Err(error) => tracing::warn!(%error, origin, "a sweep was cut short"),
+                }
+            });
+        }
+        Ok(())
+    }
+
+    fn with_busy<T>(&self, job: impl FnOnce(&mut HashSet<String>) -> T) -> T {
+        job(&mut self.busy.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}

@@ -1,0 +1,196 @@
+//! One pass over what is due: a lane for each endpoint, all at once, the tools of a lane in turn.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+};
+
+use futures::future::try_join_all;
+use tokio::sync::mpsc;
+
+use super::{Reconciler, endpoints::QUESTIONS_MAX};
+use crate::{
+    domain::intent::State,
+    ledger::{LedgerError, Looked, Scope, Verdict},
+    store::agenda::ToolKey,
+};
+
+/// Which open intents a pass looks at.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SweepRequest {
+    /// Only this tenant's.
+    pub namespace: Option<String>,
+    /// Only this tool's.
+    pub tool: Option<String>,
+    /// At most so many.
+    pub limit: usize,
+    /// Ask and tell, but change nothing.
+    pub dry_run: bool,
+}
+
+/// What a pass did in all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Totals {
+    /// Intents looked at.
+    pub looked_at: u64,
+    /// Those that became COMPLETED.
+    pub completed: u64,
+    /// Those that became FAILED.
+    pub failed: u64,
+    /// Those that became UNKNOWN.
+    pub unknown: u64,
+    /// Those whose state stayed.
+    pub unchanged: u64,
+    /// Those that only a person can move on.
+    pub needs_attention: u64,
+    /// Those whose downstream did not answer.
+    pub unreachable: u64,
+    /// Whether the limit ended the pass while more may have been due.
+    pub limit_reached: bool,
+}
+
+impl Totals {
+    /// Counts one more.
+    pub fn count(&mut self, looked: &Looked) {
+        self.looked_at += 1;
+        let moved = looked.state_before != looked.state_after;
+        match looked.state_after {
+            _ if !moved => self.unchanged += 1,
+            State::Completed => self.completed += 1,
+            State::Failed => self.failed += 1,
+            State::Unknown => self.unknown += 1,
+            State::AwaitingApproval | State::Approved | State::Started | State::Denied => {}
+        }
+        self.needs_attention += u64::from(looked.needs_attention);
+        self.unreachable += u64::from(looked.verdict == Verdict::Unreachable);
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.looked_at += other.looked_at;
+        self.completed += other.completed;
+        self.failed += other.failed;
+        self.unknown += other.unknown;
+        self.unchanged += other.unchanged;
+        self.needs_attention += other.needs_attention;
+        self.unreachable += other.unreachable;
+    }
+}
+
+/// The tools that are asked about at one endpoint.
+pub(super) struct Lane {
+    /// Empty for tools that have none.
+    origin: String,
+    tools: VecDeque<ToolKey>,
+    scope: Scope,
+}
+
+impl Lane {
+    pub(super) fn origin(&self) -> &str {
+        &self.origin
+    }
+}
+
+/// How many intents a pass may still look at.
+pub(super) struct Budget {
+    left: AtomicUsize,
+    reached: AtomicBool,
+}
+
+impl Budget {
+    pub(super) fn new(rows: usize) -> Self {
+        Self { left: AtomicUsize::new(rows), reached: AtomicBool::new(false) }
+    }
+
+    /// Takes up to `rows`.
+    fn take(&self, rows: usize) -> usize {
+        let taken = |left: usize| Some(left.saturating_sub(rows));
+        let left = self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, taken);
+        left.map_or(0, |left| left.min(rows))
+    }
+
+    fn give_back(&self, rows: usize) {
+        self.left.fetch_add(rows, Ordering::SeqCst);
+    }
+}
+
+impl Reconciler {
+    /// Makes one pass and tells of each intent as it is looked at. It ends early once nobody listens.
+    ///
+    /// # Errors
+    ///
+    /// The store did not answer; what was told until then stands.
+    pub async fn sweep(
+        &self,
+        request: &SweepRequest,
+        tell: mpsc::Sender<Looked>,
+    ) -> Result<Totals, LedgerError> {
+        if !request.dry_run {
+            self.ledger.gather().await?;
+        }
+        let budget = Budget::new(request.limit);
+        let lanes = self.lanes(request).await?;
+        let swept = lanes.into_iter().map(|lane| self.run_lane(lane, &budget, Some(&tell)));
+        let swept = try_join_all(swept).await?;
+        let mut all = Totals::default();
+        swept.iter().for_each(|totals| all.add(totals));
+        all.limit_reached = budget.reached.into_inner();
+        Ok(all)
+    }
+
+    /// Looks at what is due of the lane's tools, in turn, until nothing is, or the budget is used up,
+    /// or nobody listens.
+    pub(super) async fn run_lane(
+        &self,
+        mut lane: Lane,
+        budget: &Budget,
+        tell: Option<&mpsc::Sender<Looked>>,
+    ) -> Result<Totals, LedgerError> {
+        let mut totals = Totals::default();
+        while let Some(tool) = lane.tools.pop_front() {
+            if self.stopping.is_cancelled() {
+                break;
+            }
+            let endpoint = self.ledger.status_endpoint(&tool);
+            let room = endpoint.map_or(QUESTIONS_MAX, |endpoint| self.endpoints.room(&endpoint));
+            if room == 0 {
+                continue; // its circuit is open, and its rows stay as they are
+            }
+            // A dry run claims nothing, so that a second look would find the same.
+            let wanted = if lane.scope.dry_run { usize::MAX } else { room };
+            let rows = budget.take(wanted);
+            if rows == 0 {
+                budget.reached.store(true, Ordering::SeqCst);
+                break;
+            }
+            let swept = self.ledger.look_at_due(&tool, &lane.scope, rows).await?;
+            budget.give_back(rows - swept.looked.len());
+            if swept.found == rows && !lane.scope.dry_run {
+                lane.tools.push_back(tool);
+            }
+            for looked in swept.looked {
+                totals.count(&looked);
+                if let Some(tell) = tell
+                    && tell.send(looked).await.is_err()
+                {
+                    return Ok(totals);
+                }
+            }
+        }
+        Ok(totals)
+    }
+
+    /// The lanes of a pass.
+    pub(super) async fn lanes(&self, request: &SweepRequest) -> Result<Vec<Lane>, LedgerError> {
+        let scope = Scope { due_by: Some(self.ledger.now().await?), dry_run: request.dry_run };
+        let tools = self.ledger.due_tools(request.namespace.as_deref()).await?;
+        let wanted = |key: &ToolKey| request.tool.as_ref().is_none_or(|tool| key.tool == *tool);
+        let mut lanes: BTreeMap<String, VecDeque<ToolKey>> = BTreeMap::new();
+        for tool in tools.into_iter().filter(wanted) {
+            let endpoint = self.ledger.status_endpoint(&tool);
+            let origin = endpoint.map_or_else(String::new, |endpoint| endpoint.origin.clone());
+            lanes.entry(origin).or_default().push_back(tool);
+        }
+        let lane = |(origin, tools)| Lane { origin, tools, scope };
+        Ok(lanes.into_iter().map(lane).collect())
+    }
+}
