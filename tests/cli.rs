@@ -325,6 +325,14 @@ fn a_policy_s_mistakes_are_named_with_file_line_and_column() {
     assert_eq!(lines.len(), 2, "{}", said.stdout);
     assert!(lines[0].starts_with(&format!("{file}:3:1: tools.a.leese: ")), "{}", lines[0]);
     assert!(lines[1].starts_with(&format!("{file}:4:")), "{}", lines[1]);
+    let status = b"[tools.a.downstream.status]\nhttp.url = \"http://169.254.169.254/{key}\"\n\
+                   completed_when = \"status == 200 && bdy.ok\"\n";
+    let told = run_with_stdin(&["policy", "check", "-"], status).exits(1).stdout;
+    let address =
+        ":2:12: tools.a.downstream.status.http.url: must not be asked at 169.254.169.254: ";
+    assert!(told.contains(address), "{told}");
+    let name = ":3:18: tools.a.downstream.status.completed_when: column 18 of the expression: ";
+    assert!(told.contains(name), "{told}");
     let said = run(&["policy", "check", file, "--json"]).exits(1).json();
     assert_eq!((&said["ok"], &said["mistakes"][0]["line"]), (&false.into(), &3.into()));
     let said = run(&["policy", "explain", file, "a", "-"]).exits(1);
@@ -361,6 +369,15 @@ fn a_sample_call_is_explained_as_the_server_would_answer_it() {
     assert_eq!(first["key"], again.json()["key"]);
     assert_eq!(again.json()["warnings"][0], "identity_overridden");
     assert_eq!(first["lease"], "60s");
+    let url =
+        format!("https://mail.internal/v1/by-key/{}", first["downstream_key"].as_str().unwrap());
+    assert!(said.contains(&format!("\nasked at:          GET {url}\n")), "{said}");
+    assert!(said.contains("\nasked with:        MAIL_STATUS_TOKEN\n"), "{said}");
+    assert!(said.contains("\nabsence takes:     2 in a row, 120s after the lease\n"), "{said}");
+    assert_eq!(
+        (&first["status"]["url"], &first["status"]["confirmations"]),
+        (&url.into(), &2.into())
+    );
 
     let said = explain("{}", &["--run", "r-1", "--json"]).exits(1).json();
     assert_eq!(said["error"]["reason"], "IDENTITY_POINTER_EMPTY");

@@ -275,6 +275,33 @@ mod tests {
     }
 
     #[test]
+    fn how_the_downstream_would_be_asked_is_shown() {
+        let email = explained(&EMAIL);
+        let (asked, key) = (email.asked.expect("it can be asked"), email.downstream_key);
+        let key = key.expect("it is executed");
+        let url = format!("https://mail.internal/v1/by-key/{key}");
+        assert_eq!(asked.url, Some(Ok(url)));
+        assert_eq!(asked.endpoint.origin, "https://mail.internal:443");
+
+        let refund = Sample { tool: "refund", run_id: "", ..EMAIL };
+        let asked = explained(&refund).asked.expect("it can be asked");
+        assert_eq!((asked.url, &*asked.endpoint.origin), (None, "http://payments.internal:9090"));
+
+        let text = "[tools.a.downstream.status]\ncompleted_when = \"true\"\nkey_at = \"body.key\"\n\
+                    http.url = \"http://m?o={business.order}\"";
+        let policy = Policy::from_text(text).expect("the text is a policy");
+        let url = |business_ids: &BTreeMap<String, String>| {
+            let sample = Sample { tool: "a", step_id: "s", business_ids, ..EMAIL };
+            let explanation = explain(&policy, &sample).expect("the sample is a call");
+            explanation.asked.expect("it can be asked").url.expect("it is asked over HTTP")
+        };
+        let ids = BTreeMap::from([("order".to_owned(), "o 17".to_owned())]);
+        assert_eq!(url(&ids).as_deref(), Ok("http://m/?o=o%2017"));
+        let missing = url(NO_IDS).expect_err("it has no business ids");
+        assert_eq!(missing.to_string(), "the intent has no business.order");
+    }
+
+    #[test]
     fn calls_that_are_not_recorded_have_no_key() {
         for tool in ["get_email_status", "close_ticket"] {
             let explanation = explained(&Sample { tool, run_id: "", ..EMAIL });

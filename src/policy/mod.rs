@@ -174,7 +174,10 @@ impl Entry {
 mod tests {
     use std::time::Duration;
 
-    use super::*;
+    use super::{
+        status::{Face, GrpcFace},
+        *,
+    };
     use crate::domain::{
         canonical_json::Pointer,
         identity::{IdentityPointer, Normalize, Scope},
@@ -304,6 +307,17 @@ mod tests {
         assert_eq!(email.recipe.free_text, [pointer("/subject"), pointer("/body")]);
         assert_eq!(email.downstream.dedup_window, Some(Duration::from_secs(24 * 60 * 60)));
         assert_eq!(email.check_with.as_deref(), Some("get_email_status"));
+        let rule = email.downstream.status.expect("the example says how to ask");
+        assert_eq!((rule.visibility.as_secs(), rule.confirmations), (120, 2));
+        assert!(!rule.probe_on_begin);
+        let endpoint = policy.status("default", "send_email").expect("and where");
+        assert_eq!(endpoint.origin, "https://mail.internal:443");
+        assert_eq!(endpoint.timeout, Duration::from_secs(2));
+        let token = |name: &str| (name == "MAIL_STATUS_TOKEN").then(|| "t".to_owned());
+        assert_eq!(endpoint.headers[0].value(token).as_deref(), Ok("Bearer t"));
+        let endpoint = policy.status("acme", "refund").expect("a tenant inherits it");
+        assert_eq!(endpoint.face, Face::Grpc(GrpcFace { target: endpoint.origin.clone() }));
+        assert!(policy.status("default", "other").is_none());
 
         assert_eq!(policy.tool("default", "get_email_status").class, Class::ReadOnly);
         assert_eq!(policy.tool("default", "close_ticket").class, Class::Idempotent);

@@ -130,7 +130,15 @@ const NEVER: &[(&str, &[&str])] = &[
     ),
     (
         "policy/",
-        &["tonic", "prost", "tokio", "tracing", "std::time::SystemTime", "std::time::Instant"],
+        &[
+            "tonic",
+            "prost",
+            "tokio",
+            "tracing",
+            "std::time::SystemTime",
+            "std::time::Instant",
+            "std::env",
+        ],
     ),
     ("store/", &["tonic", "prost"]),
     ("ledger/", &["tonic", "prost", "axum"]),

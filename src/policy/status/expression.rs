@@ -6,13 +6,14 @@
 //!
 //! Three bounds keep an evaluation small whatever the answer is. The text is short and not deeply
 //! nested; an answer is neither (64 KiB, [`value`](super::value)); and of two macros, one inside the
-//! other, the inner one ranges over what the outer one has in hand, so the work grows with the
-//! answer and not with its square.
+//! other, the inner one ranges over what the outer one has in hand, so that three of them do not make
+//! a cube of a long list.
 
 use std::{
     collections::BTreeMap,
     fmt,
     sync::{Arc, LazyLock},
+    thread,
 };
 
 use cel::{
@@ -26,8 +27,11 @@ use crate::policy::mistake::did_you_mean;
 
 /// The longest expression, in bytes.
 const SOURCE_BYTES_MAX: usize = 1024;
-/// How deep an expression may be nested. Evaluating it takes a few frames of the stack for each.
-const DEPTH_MAX: usize = 40;
+/// How deep an expression may be nested. Without optimization a level takes some 40 KiB of the stack to
+/// evaluate, and half of the 2 MiB of a thread of the runtime has to do.
+const DEPTH_MAX: usize = 24;
+/// The stack to parse it on: four times what the worst text of that length takes without optimization.
+const PARSER_STACK_BYTES: usize = 64 << 20;
 
 /// What an expression may ask of an answer.
 const VARIABLES: [&str; 3] = ["status", "headers", "body"];
@@ -97,11 +101,7 @@ impl Expression {
             let length = source.len();
             return Err(vec![format!("must have {SOURCE_BYTES_MAX} bytes or less, not {length}")]);
         }
-        let program = ENV.compile(source).map_err(|errors| {
-            // What follows the first one is often only its echo.
-            let first = errors.errors.first().map(|error| syntax_problem(source, error));
-            vec![first.unwrap_or_else(|| "is no expression".to_owned())]
-        })?;
+        let program = parse(source).map_err(|problem| vec![problem])?;
         let root = program.expression();
         if depth(root) > DEPTH_MAX {
             return Err(vec![format!("must not be nested deeper than {DEPTH_MAX}")]);
@@ -139,6 +139,25 @@ pub(super) fn context<'v>(variables: [(&str, Box<dyn Val + 'v>); 3]) -> Context<
         context.add_variable_as_val(name, value);
     }
     context
+}
+
+/// Parses an expression, on a stack of its own: without optimization the parser takes some 180 KiB of
+/// it for each bracket, so that a dozen would be too many for a thread of the runtime.
+fn parse(source: &str) -> Result<Program, String> {
+    let parse = || {
+        ENV.compile(source).map_err(|errors| {
+            // What follows the first one is often only its echo.
+            let first = errors.errors.first().map(|error| syntax_problem(source, error));
+            first.unwrap_or_else(|| "is no expression".to_owned())
+        })
+    };
+    thread::scope(|scope| {
+        let parser = thread::Builder::new().stack_size(PARSER_STACK_BYTES);
+        match parser.spawn_scoped(scope, parse) {
+            Ok(parser) => parser.join().unwrap_or_else(|_| Err("is no expression".to_owned())),
+            Err(error) => Err(format!("cannot be read now: {error}")),
+        }
+    })
 }
 
 fn syntax_problem(source: &str, error: &ParseError) -> String {

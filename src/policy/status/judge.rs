@@ -92,11 +92,13 @@ impl HttpAnswer<'_> {
     /// Whether it is meant for people: a gateway's page has every status, and proves nothing.
     fn is_page(&self) -> bool {
         let declared = self.header("content-type").to_ascii_lowercase();
-        let essence = declared.split([';', ',']).next().unwrap_or_default().trim();
-        if essence.starts_with("text/html") || essence.starts_with("application/xhtml") {
+        let essences =
+            declared.split(',').map(|it| it.split(';').next().unwrap_or_default().trim());
+        let is = |ends: fn(&str) -> bool| essences.clone().any(ends);
+        if is(|it| it.starts_with("text/html") || it.starts_with("application/xhtml")) {
             return true;
         }
-        let is_json = essence.ends_with("/json") || essence.ends_with("+json");
+        let is_json = is(|it| it.ends_with("/json") || it.ends_with("+json"));
         let text = self.body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(self.body);
         let first = text.iter().find(|byte| !byte.is_ascii_whitespace());
         !is_json && first == Some(&b'<')
@@ -125,7 +127,8 @@ impl HttpAnswer<'_> {
             Box::new(CelNull)
         } else {
             let text = String::from_utf8_lossy(self.body);
-            value::read(&text).unwrap_or_else(|| Box::new(value::string(text.into_owned())))
+            let json = text.strip_prefix('\u{feff}').unwrap_or(&text);
+            value::read(json).unwrap_or_else(|| Box::new(value::string(text.into_owned())))
         };
         expression::context([
             ("status", Box::new(CelInt::from(i64::from(self.status)))),

@@ -106,6 +106,7 @@ fn what_says_nothing_of_the_effect_reaches_no_rule() {
         (404, "", "<!doctype html>", "unmapped http 404: a page for people: <!doctype html>"),
         (404, "text/plain", "\r\n <p>", "unmapped http 404: a page for people: <p>"),
         (404, "", "\u{feff}<p>", "unmapped http 404: a page for people"),
+        (200, "application/json, text/html", "{}", "unmapped http 200: a page for people"),
         (404, "application/xml", "<state/>", "unmapped http 404: a page for people"),
     ];
     for (status, content_type, body, expected) in table {
@@ -133,6 +134,7 @@ fn exactly_one_rule_claims_an_answer() {
     let table: &[(&HttpFace, u16, &str, &str)] = &[
         (&by_rules, 200, r#"{"state":"sent","id":"m1"}"#, "executed m1"),
         (&by_rules, 200, r#"{"state":"sent"}"#, "executed -"),
+        (&by_rules, 200, "\u{feff}{\"state\":\"sent\"}", "executed -"),
         (&by_rules, 200, r#"{"state":"queued"}"#, "running"),
         (&by_rules, 202, r#"{"state":"sending"}"#, "running"),
         (&by_rules, 404, "", "absent"),

@@ -60,7 +60,7 @@ fn a_value_changes_neither_path_nor_query() {
         ("INV/2024/17", Ok("INV%2F2024%2F17"), Ok("INV%2F2024%2F17")),
         ("a?b", Ok("a%3Fb"), Ok("a%3Fb")),
         ("a\r\nHost: b", Ok("a%0D%0AHost%3A%20b"), Ok("a%0D%0AHost%3A%20b")),
-        ("%2e%2e", Ok("%252e%252e"), Ok("%252e%252e")),
+        ("%2e%2e", unfit(), Ok("%252e%252e")),
         ("{downstream_key}", Ok("%7Bdownstream_key%7D"), Ok("%7Bdownstream_key%7D")),
         ("@evil.example", Ok("%40evil.example"), Ok("%40evil.example")),
         ("...", Ok("..."), Ok("...")),
