@@ -297,8 +297,11 @@ mod tests {
         };
         let ids = BTreeMap::from([("order".to_owned(), "o 17".to_owned())]);
         assert_eq!(url(&ids).as_deref(), Ok("http://m/?o=o%2017"));
-        let missing = url(NO_IDS).expect_err("it has no business ids");
-        assert_eq!(missing.to_string(), "the intent has no business.order");
+        // A call that nobody could ask about is no call.
+        let nameless = Sample { tool: "a", step_id: "s", ..EMAIL };
+        let explanation = explain(&policy, &nameless).expect("the sample is a call");
+        let required = Decision::BusinessIdRequired { name: "order".to_owned() };
+        assert_eq!((explanation.decision, explanation.asked.is_none()), (required, true));
     }
 
     #[test]

@@ -182,6 +182,13 @@ impl TestStore {
                     attempt[time] = (micros - i64::try_from(span.as_micros()).unwrap()).into();
                 }
             }
+            for time in ["last_absence_at", "asked_since"] {
+                let probing = details.get_mut("probing").and_then(|probing| probing.get_mut(time));
+                if let Some(at) = probing.filter(|at| at.is_i64()) {
+                    let micros = at.as_i64().unwrap();
+                    *at = (micros - i64::try_from(span.as_micros()).unwrap()).into();
+                }
+            }
             let id = match self.address.starts_with("sqlite:") {
                 true => format!("x'{}'", id.simple()),
                 false => format!("'{id}'"),
@@ -189,21 +196,20 @@ impl TestStore {
             let text = details.to_string().replace('\'', "''");
             self.sql(&format!("UPDATE intents SET details = '{text}' WHERE id = {id}")).await;
         }
+        let earlier = |column: &&str| {
+            if self.address.starts_with("sqlite:") {
+                format!("{column} = {column} - {}", span.as_micros())
+            } else {
+                format!("{column} = {column} - interval '{} milliseconds'", span.as_millis())
+            }
+        };
+        let all = |columns: &[&str]| columns.iter().map(earlier).collect::<Vec<_>>().join(", ");
         let times = ["created_at", "granted_at", "lease_expires_at", "settled_at", "last_seen_at"];
-        let micros = span.as_micros();
-        let assignments: Vec<String> = times
-            .iter()
-            .map(|column| {
-                if self.address.starts_with("sqlite:") {
-                    format!("{column} = {column} - {micros}")
-                } else {
-                    format!("{column} = {column} - interval '{} milliseconds'", span.as_millis())
-                }
-            })
-            .collect();
         // Another version: a reading that a server still holds is of before.
-        let assignments = assignments.join(", ");
-        self.sql(&format!("UPDATE intents SET version = version + 1, {assignments}")).await;
+        self.sql(&format!("UPDATE intents SET version = version + 1, {}", all(&times))).await;
+        self.sql(&format!("UPDATE granted_batches SET {}", all(&["due_at"]))).await;
+        let times = ["due_at", "asked_at", "claimed_until"];
+        self.sql(&format!("UPDATE open_intents SET version = version + 1, {}", all(&times))).await;
     }
 }
 
@@ -310,6 +316,8 @@ pub(crate) fn config(store: &str, policy: Option<PathBuf>) -> ServeConfig {
         http: Some("127.0.0.1:0".parse().unwrap()),
         policy,
         shutdown_grace: Some(Duration::from_secs(2)),
+        // A test that wants passes asks for them.
+        reconcile_interval: Some(Duration::ZERO),
         ..ServeFlags::default()
     };
     config::load(flags).unwrap()

@@ -1,0 +1,319 @@
+//! What the downstream says, and what becomes of the intent.
+
+use intent_ledger::{
+    downstream::{Outage, OutageMode},
+    proto::v1::{Provenance, ReconcileRequest},
+};
+use tonic::Code;
+
+use super::*;
+use crate::{
+    on_both_stores,
+    support::calls::{complete, completion, extend, failure, kinds},
+};
+
+on_both_stores! {
+    /// The caller dies between the effect and Complete.
+    async fn an_effect_that_nobody_reported_is_found_and_replayed(kind) {
+        let world = World::new(kind).await;
+        let granted = world.granted("o-17").await;
+        let receipt = world.downstream.send(&granted, "").await.expect("an answer");
+        assert_eq!(world.pass().await.looked, [], "its lease runs");
+        world.wait(MINUTE).await;
+        let pass = world.pass().await;
+        assert_eq!(pass.verdicts(), [Verdict::Completed]);
+        let told = &pass.looked[0];
+        assert_eq!((told.state_before(), told.state_after()), (IntentState::Started, IntentState::Completed));
+        assert_eq!((told.probe_count, told.tool.as_str(), told.namespace.as_str()), (1, "charge", "default"));
+        assert_eq!((pass.totals.completed_count, pass.totals.attention_waiting_count), (1, 0));
+
+        let intent = world.look(&granted).await;
+        assert_eq!(intent.provenance(), Provenance::Reconciler);
+        assert_eq!((intent.result, intent.downstream_ref.as_str()), (Some(receipt.clone().into_bytes()), "eff-1"));
+        assert_eq!(intent.result_content_type, "application/json");
+        let replay = expect(world.agent(), charge("o-17", 1200, "b"), Decision::Replay, Reason::Completed).await;
+        assert_eq!(replay.intent.unwrap().result, Some(receipt.into_bytes()));
+        assert_eq!(world.downstream.running.sent_count(), 1);
+        // It is off the agenda: nothing more is asked.
+        world.wait(MINUTE * 60).await;
+        assert_eq!(world.pass().await.looked, []);
+        assert_eq!(world.downstream.running.questions(&granted.downstream_key), 1);
+        world.stop().await;
+    }
+
+    /// Case 30: absent 5 s after the start proves nothing; past visibility and spaced it does.
+    async fn an_absence_is_believed_late_and_twice(kind) {
+        let world = World::new(kind).await;
+        let granted = world.granted("o-17").await;
+        world.wait(SECOND * 5).await;
+        assert_eq!(world.verdict(&granted).await, Verdict::NotAsked, "its lease runs");
+        world.wait(MINUTE).await;
+        for _ in 0..3 {
+            assert_eq!(world.verdict(&granted).await, Verdict::Absent);
+            assert_eq!(world.state(&granted).await, (IntentState::Started, false));
+        }
+        world.wait(MINUTE * 2).await;
+        assert_eq!(world.verdict(&granted).await, Verdict::Absent, "the first that counts");
+        assert_eq!(world.verdict(&granted).await, Verdict::Absent, "too close to it");
+        assert_eq!(world.state(&granted).await, (IntentState::Started, false));
+        world.wait(MINUTE).await;
+        assert_eq!(world.verdict(&granted).await, Verdict::NotExecuted);
+        assert_eq!(world.state(&granted).await, (IntentState::Failed, false));
+        let again = expect(world.agent(), charge("o-17", 1200, "a"), Decision::Execute, Reason::Retry).await;
+        assert_eq!(again.intent.unwrap().attempt, 2);
+        world.stop().await;
+    }
+
+    /// Case 30: 503, 401, time-outs and refused connections change nothing and count nothing.
+    async fn an_outage_changes_and_counts_nothing(kind) {
+        let world = World::new(kind).await;
+        let mut all = Vec::new();
+        for n in 0..100 {
+            all.push(world.granted(&format!("o-{n}")).await);
+        }
+        world.wait(MINUTE * 10).await;
+        let before = world.server.store.rows().await;
+        for mode in [OutageMode::Error, OutageMode::Refuse] {
+            world.downstream.running.set_outage(Outage { mode, span: None }).await;
+            let pass = world.pass().await;
+            assert!(pass.verdicts().iter().all(|it| *it == Verdict::Unreachable), "{mode:?}");
+            assert_eq!(pass.totals.unreachable_count, pass.totals.looked_at_count);
+            assert_eq!((pass.totals.needs_attention_count, pass.totals.attention_waiting_count), (0, 0));
+            world.wait(MINUTE * 6).await;
+            world.downstream.running.end_outage().await;
+        }
+        // Only time has changed them.
+        world.server.store.age(Duration::ZERO).await;
+        let after = world.server.store.rows().await;
+        assert_eq!(before.len(), after.len());
+        for granted in &all {
+            let intent = world.look(granted).await;
+            assert_eq!((intent.state(), intent.needs_attention), (IntentState::Started, false));
+            assert_eq!(kinds(&intent), []);
+        }
+        world.stop().await;
+    }
+
+    /// Case 31: what the policy does not claim changes nothing.
+    async fn an_answer_that_fits_no_rule_changes_nothing(kind) {
+        let world = World::new(kind).await;
+        for (n, fault) in ["status_unmapped", "status_html", "status_other_key", "status_redirect"].iter().enumerate() {
+            let granted = world.abandoned(&format!("o-{n}"), fault).await;
+            world.wait(MINUTE * 10).await;
+            let pass = world.pass().await;
+            assert_eq!(pass.verdicts(), [Verdict::Unmapped], "{fault}");
+            assert!(!pass.looked[0].note.is_empty(), "{fault}");
+            assert_eq!(world.state(&granted).await, (IntentState::Started, false), "{fault}");
+            assert_eq!(world.again(charge(&format!("o-{n}"), 1200, "a")).await, (Decision::Hold, Reason::OutcomeUnknown));
+            // Until it has been asked for long enough.
+            world.wait(MINUTE * 60 * 24).await;
+            assert_eq!(world.pass().await.verdicts(), [Verdict::Unmapped], "{fault}");
+            assert_eq!(world.state(&granted).await, (IntentState::Unknown, true), "{fault}");
+            assert_eq!(world.pass().await.totals.attention_waiting_count, n as i64 + 1);
+        }
+        world.stop().await;
+    }
+
+    /// Case 32: two objects for one key.
+    async fn two_objects_for_one_key_are_a_conflict(kind) {
+        let world = World::new(kind).await;
+        let granted = world.abandoned("o-17", "twice").await;
+        world.wait(MINUTE).await;
+        assert_eq!(world.pass().await.verdicts(), [Verdict::Duplicated]);
+        let intent = world.look(&granted).await;
+        assert_eq!((intent.state(), intent.conflict, intent.needs_attention), (IntentState::Completed, true, true));
+        let references: Vec<&str> = intent.events.iter().map(|it| it.downstream_ref.as_str()).collect();
+        assert!(references.contains(&"eff-1") && references.contains(&"eff-2"), "{references:?}");
+        world.stop().await;
+    }
+
+    /// Case 32: one id of the downstream never settles two keys, be they looked at in one pass or not.
+    async fn one_object_settles_one_key_only(kind) {
+        let world = World::new(kind).await;
+        let one = world.abandoned("o-1", "status_shared_ref").await;
+        world.wait(MINUTE).await;
+        assert_eq!(world.pass().await.verdicts(), [Verdict::Completed]);
+        let two = world.abandoned("o-2", "status_shared_ref").await;
+        world.wait(MINUTE).await;
+        assert_eq!(world.pass().await.verdicts(), [Verdict::Duplicated]);
+        assert_eq!(world.state(&one).await, (IntentState::Completed, false));
+        assert_eq!(world.state(&two).await, (IntentState::Unknown, true));
+
+        let world = World::new(kind).await;
+        let one = world.abandoned("o-1", "status_shared_ref").await;
+        let two = world.abandoned("o-2", "status_shared_ref").await;
+        world.wait(MINUTE).await;
+        let mut verdicts = world.pass().await.verdicts();
+        verdicts.sort();
+        assert_eq!(verdicts, [Verdict::Completed, Verdict::Duplicated]);
+        let states = [world.state(&one).await, world.state(&two).await];
+        assert!(states.contains(&(IntentState::Completed, false)), "{states:?}");
+        assert!(states.contains(&(IntentState::Unknown, true)), "{states:?}");
+        world.stop().await;
+    }
+
+    async fn what_is_still_running_is_asked_again(kind) {
+        let world = World::new(kind).await;
+        let granted = world.abandoned("o-17", "late_effect=400ms").await;
+        world.wait(MINUTE * 10).await;
+        assert_eq!(world.pass().await.verdicts(), [Verdict::Running]);
+        assert_eq!(world.state(&granted).await, (IntentState::Started, false));
+        world.downstream.running.until(|it| it.sent_count() == 1).await;
+        world.wait(MINUTE).await;
+        assert_eq!(world.pass().await.verdicts(), [Verdict::Completed]);
+        world.stop().await;
+    }
+
+    /// Late visibility is what `visibility` is for: the status first says that it is absent.
+    async fn an_effect_that_shows_late_is_found(kind) {
+        let world = World::new(kind).await;
+        let granted = world.abandoned("o-17", "late_visibility=300ms").await;
+        world.wait(MINUTE).await;
+        assert_eq!(world.verdict(&granted).await, Verdict::Absent);
+        let key = granted.downstream_key.clone();
+        // The simulator tells time by the host's clock, which nobody can age.
+        loop {
+            world.wait(SECOND).await;
+            match world.verdict(&granted).await {
+                Verdict::Absent => assert_eq!(world.state(&granted).await.0, IntentState::Started),
+                verdict => break assert_eq!(verdict, Verdict::Completed),
+            }
+        }
+        assert!(world.downstream.running.questions(&key) >= 2);
+        world.stop().await;
+    }
+
+    /// Once the downstream gave a reference, its not knowing anything proves nothing.
+    async fn an_absence_after_a_reference_needs_a_person(kind) {
+        let world = World::new(kind).await;
+        let granted = world.granted("o-17").await;
+        extend(world.agent(), &granted, 60, "job-7").await.unwrap();
+        world.wait(MINUTE * 10).await;
+        assert_eq!(world.verdict(&granted).await, Verdict::Absent);
+        assert_eq!(world.state(&granted).await, (IntentState::Unknown, true));
+        world.stop().await;
+    }
+
+    /// Case 35, and its kind: whoever settles while the probe is out wins.
+    async fn a_report_that_comes_while_the_question_is_out_wins(kind) {
+        let world = World::with(kind, "confirmations = 1").await;
+        let granted = world.granted("o-17").await;
+        world.wait(MINUTE * 10).await;
+        let key = granted.downstream_key.clone();
+        world.downstream.running.set_faults(
+            intent_ledger::downstream::Faults::none().with_key(
+                key.clone(),
+                intent_ledger::downstream::Fault::list("status_slow=1s,status_lies_absent").unwrap(),
+            ),
+        );
+        let agent = world.agent().clone();
+        let pass = tokio::spawn(async move { pass(&agent, ReconcileRequest::default()).await });
+        world.downstream.running.until(|it| it.questions(&key) == 1).await;
+        complete(world.agent(), completion(&granted, b"1")).await.unwrap();
+        assert_eq!(pass.await.unwrap().verdicts(), [Verdict::Outdated]);
+        let intent = world.look(&granted).await;
+        assert_eq!((intent.state(), intent.provenance()), (IntentState::Completed, Provenance::Caller));
+        assert_eq!((intent.conflict, kinds(&intent)), (false, vec![]));
+        world.stop().await;
+    }
+
+    /// A dry run asks and tells, and changes nothing.
+    async fn a_dry_run_changes_nothing(kind) {
+        let world = World::new(kind).await;
+        world.abandoned("o-1", "").await;
+        world.granted("o-2").await;
+        world.abandoned("o-3", "twice").await;
+        world.wait(MINUTE * 10).await;
+        world.pass_with(ReconcileRequest { limit: 1, tool: "other".into(), ..Default::default() }).await;
+        let before = world.server.store.rows().await;
+        let request = ReconcileRequest { dry_run: true, ..Default::default() };
+        for _ in 0..2 {
+            let pass = world.pass_with(request.clone()).await;
+            let mut verdicts = pass.verdicts();
+            verdicts.sort();
+            assert_eq!(verdicts, [Verdict::Completed, Verdict::Absent, Verdict::Duplicated]);
+            assert_eq!((pass.totals.completed_count, pass.totals.unchanged_count), (2, 1));
+        }
+        assert_eq!(world.server.store.rows().await, before);
+        // And the real one still finds them.
+        assert_eq!(world.pass().await.totals.completed_count, 2);
+        world.stop().await;
+    }
+
+    async fn a_pass_can_be_of_one_tool_or_bounded(kind) {
+        let downstream = Downstream::start().await;
+        let sections = [
+            CHARGE.to_owned(),
+            downstream.over_http("charge", VISIBILITY),
+            "[tools.mail]\nidentity = [\"/order\"]\nscope = \"namespace\"".to_owned(),
+            downstream.over_http("mail", VISIBILITY),
+        ];
+        let sections: Vec<&str> = sections.iter().map(String::as_str).collect();
+        let server = TestServer::with_policy(kind, &policy(&sections)).await;
+        let world = World { server, downstream };
+        for n in 0..5 {
+            world.abandoned(&format!("o-{n}"), "").await;
+        }
+        let mut mail = charge("o-1", 1, "a");
+        mail.identity.as_mut().unwrap().tool = "mail".into();
+        let mail = expect(world.agent(), mail, Decision::Execute, Reason::New).await;
+        world.downstream.send(&mail, "").await;
+        world.wait(MINUTE).await;
+        let pass = world.pass_with(ReconcileRequest { limit: 2, tool: "charge".into(), ..Default::default() }).await;
+        assert_eq!((pass.totals.completed_count, pass.totals.limit_reached), (2, true));
+        let pass = world.pass_with(ReconcileRequest { tool: "mail".into(), ..Default::default() }).await;
+        assert_eq!((pass.totals.completed_count, pass.totals.limit_reached), (1, false));
+        let other = ReconcileRequest { namespace: "other".into(), ..Default::default() };
+        assert_eq!(world.pass_with(other).await.looked, []);
+        assert_eq!(world.pass().await.totals.completed_count, 3);
+        let negative = ReconcileRequest { limit: -1, ..Default::default() };
+        assert_eq!(world.agent().clone().reconcile(negative).await.unwrap_err().code(), Code::InvalidArgument);
+        world.stop().await;
+    }
+
+    async fn a_look_at_an_intent_that_is_not_there_says_so(kind) {
+        let world = World::new(kind).await;
+        let request = ReconcileRequest { key: "ab".repeat(32), ..Default::default() };
+        let mut stream = world.agent().clone().reconcile(request).await.unwrap().into_inner();
+        assert_eq!(stream.message().await.unwrap_err().code(), Code::NotFound);
+        let request = ReconcileRequest { key: "nonsense".into(), ..Default::default() };
+        let mut stream = world.agent().clone().reconcile(request).await.unwrap().into_inner();
+        assert_eq!(stream.message().await.unwrap_err().code(), Code::InvalidArgument);
+        world.stop().await;
+    }
+
+    /// Two servers and a crowd of passes: each row is asked about once a turn.
+    async fn any_number_of_passes_at_once_ask_once(kind) {
+        let world = World::new(kind).await;
+        let other = TestServer::on(world.server.store.clone(), None).await;
+        let mut all = Vec::new();
+        for n in 0..40 {
+            all.push(world.abandoned(&format!("o-{n}"), "").await);
+        }
+        world.wait(MINUTE).await;
+        let passes = (0..8).map(|n| {
+            let agent = if n % 2 == 0 { world.agent() } else { &other.agent }.clone();
+            tokio::spawn(async move { pass(&agent, ReconcileRequest::default()).await })
+        });
+        let mut completed = 0;
+        for pass in passes.collect::<Vec<_>>() {
+            completed += pass.await.unwrap().totals.completed_count;
+        }
+        assert_eq!(completed, 40);
+        for granted in &all {
+            assert_eq!(world.downstream.running.questions(&granted.downstream_key), 1);
+            assert_eq!(world.state(granted).await, (IntentState::Completed, false));
+        }
+        other.stop().await;
+        world.stop().await;
+    }
+
+    /// In an unknown outcome nobody holds a lease any more, so the downstream is asked at once.
+    async fn an_unknown_outcome_is_asked_about_at_once(kind) {
+        let world = World::new(kind).await;
+        let granted = world.abandoned("o-17", "effect_then_error").await;
+        calls::fail(world.agent(), failure(&granted, intent_ledger::proto::v1::FailureKind::OutcomeUnknown, "http_500")).await.unwrap();
+        assert_eq!(world.pass().await.verdicts(), [Verdict::Completed]);
+        world.stop().await;
+    }
+}
