@@ -211,6 +211,27 @@ on_both_stores! {
         a.stop().await;
     }
 
+    async fn a_status_endpoint_is_not_dropped_over_unsettled_rows(kind) {
+        let asked = |version: u32, target: &str| {
+            let status = format!("grpc.target = \"{target}\"\nvisibility = \"1m\"\n");
+            format!("{}[tools.charge.downstream.status]\n{status}", policy(version, ORDER))
+        };
+        let store = TestStore::new(kind).await;
+        let a = TestServer::on(store.clone(), Some(&asked(1, "http://127.0.0.1:1"))).await;
+        let request = charge_json(&action(1, 0));
+        let granted = expect(&a.agent, request, Decision::Execute, Reason::New).await;
+        a.offer(&policy(2, ORDER)).await;
+        a.offer("version = 3").await;
+        assert_eq!(active(&store).await, 1);
+        // It may move, though.
+        a.offer(&asked(4, "http://127.0.0.1:2")).await;
+        assert_eq!(active(&store).await, 4);
+        a.agent.clone().complete(completion(&granted, b"{}")).await.unwrap();
+        a.offer(&policy(5, ORDER)).await;
+        assert_eq!(active(&store).await, 5);
+        a.stop().await;
+    }
+
     /// The real process: a changed file is read by itself; SIGHUP reads an unchanged one again.
     async fn a_process_reads_its_policy_file_on_change_and_on_sighup(kind) {
         let store = TestStore::new(kind).await;

@@ -92,7 +92,7 @@ fn http<'a>(reader: &mut Reader<'a>, item: &Item<'a>) -> Field<HttpRequest> {
                     &item,
                     "a URL such as \"https://mail.internal/by-key/{downstream_key}\"",
                 );
-                url = place(reader, &item, text, |text| UrlTemplate::parse(text));
+                url = place(reader, &item, text, UrlTemplate::parse);
             }
             "method" => method = reader.word(&item, &METHODS),
             "headers" => headers = self::headers(reader, &item, false),

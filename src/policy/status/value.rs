@@ -5,7 +5,8 @@
 //! have. Numbers are never rounded in silence: a whole number is an `int` or a `uint`, a number with
 //! a point or an exponent is a `double`, and one that none of these holds exactly stays as it is
 //! written. Such a number equals itself, however it is spelled, and nothing else; comparing it or
-//! counting with it is an error.
+//! counting with it is an error. What remains is the language's own: where a rule compares an `int`
+//! with a `double`, it compares doubles, and above 2^53 those are coarser.
 
 use std::any::Any;
 

@@ -68,6 +68,8 @@ fn large_numbers_are_compared_exactly() {
     let table: &[(&str, Result<&str, &str>)] = &[
         ("body.a == 9007199254740993 && body.a != 9007199254740992", Ok("true")),
         ("body.b == 18446744073709551615u", Ok("true")),
+        // The language compares an int with a double as doubles.
+        ("body.a == 9007199254740992.0", Ok("true")),
         ("body.c == body.d", Ok("false")),
         ("body.c == body.e", Ok("true")),
         ("body.c == 18446744073709551616.0", Ok("false")),
@@ -183,16 +185,9 @@ fn the_deepest_rule_over_the_deepest_answer_fits_the_stack() {
         let most = DEPTH_MAX - 2;
         let lists = format!("{}body{} == body", "[".repeat(most), "]".repeat(most));
         let choices = format!("{}1{}", "true?(".repeat(DEPTH_MAX - 1), "):2".repeat(DEPTH_MAX - 1));
-        let macros = format!("{}true{}", "body.all(o, ".repeat(1), ")".repeat(1));
-        for source in [
-            &*sums,
-            &lists,
-            &choices,
-            &macros,
-            "body == body",
-            "[body].map(o, o)",
-            "body.all(o, o == o)",
-        ] {
+        for source in
+            [&*sums, &lists, &choices, "body == body", "[body].map(o, o)", "body.all(o, o == o)"]
+        {
             assert!(evaluated(source, &deep).is_ok(), "{source}");
         }
         for source in [format!("{sums}+1"), format!("[{lists}]"), format!("[{choices}]")] {
