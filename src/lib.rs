@@ -20,6 +20,7 @@ pub mod clock;
 pub mod config;
 pub mod demo;
 pub mod domain;
+pub mod downstream;
 pub mod grpc;
 pub mod ids;
 pub mod ledger;

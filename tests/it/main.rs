@@ -24,6 +24,7 @@ mod outcomes;
 mod policy_change;
 mod pooler;
 mod python;
+mod reconciler;
 mod refusals;
 mod repeats;
 mod resolve;
