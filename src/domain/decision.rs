@@ -1,17 +1,20 @@
 //! What a Begin is answered: the table of the contract, as one pure function.
 
+mod row;
+
 use std::{collections::BTreeMap, time::Duration};
 
 use uuid::Uuid;
 
+use self::row::{grant, new_intent, propose, propose_again, push_attempt};
 use super::{
-    approval::{Approval, Verdict},
-    attempt::{Attempt, Fate, GrantedOn, Promise},
+    approval::Verdict,
+    attempt::{Fate, GrantedOn},
     canonical_json::Pointer,
-    event::{Event, EventKind, Provenance},
+    event::Event,
     fingerprint::Fingerprinted,
     identity::{Key, KeyBasis},
-    intent::{Intent, Probing, RecipeVersion, State, Transition, TransitionError},
+    intent::{Intent, RecipeVersion, State, TransitionError},
     time::Timestamp,
     tool::{Class, ToolPolicy},
     verdict::is_due,
@@ -457,167 +460,6 @@ fn gates(policy: &ToolPolicy, facts: &Facts) -> Option<Decision> {
         return None;
     };
     Some(Decision::Refuse { reason })
-}
-
-fn grant(
-    row: &Intent,
-    call: &BeginCall,
-    candidate: &Candidate,
-    policy: &ToolPolicy,
-    granted_on: GrantedOn,
-    facts: &Facts,
-) -> Result<Decision, TransitionError> {
-    if let Some(refused) = gates(policy, facts) {
-        return Ok(refused);
-    }
-    let mut next = row.clone();
-    let mut events = Vec::new();
-    if row.state.is_unsettled() {
-        events.push(Event {
-            kind: EventKind::Superseded,
-            attempt_id: row.current().map(|attempt| attempt.id),
-            actor: call.caller.clone(),
-            state_after: State::Started,
-            ..plain_event(row.state, facts.now)
-        });
-    }
-    if granted_on == GrantedOn::Fenced {
-        for attempt in next.attempts.iter_mut().filter(|attempt| !attempt.fate.is_harmless()) {
-            attempt.fate = Fate::Fenced;
-        }
-    }
-    next.go(Transition::Grant)?;
-    next.kept.extend(candidate.kept.clone());
-    let lease_clamped = push_attempt(&mut next, call, policy, granted_on, facts.now);
-    next.unsettle();
-    next.needs_attention = next.conflict;
-    next.probing = Probing::default();
-    Ok(Decision::Execute {
-        reason: ExecuteReason::Granted(granted_on),
-        write: Some(Written { intent: Box::new(next), events }),
-        lease_clamped,
-    })
-}
-
-/// Appends a granted attempt; tells whether it got less lease than it asked for.
-fn push_attempt(
-    intent: &mut Intent,
-    call: &BeginCall,
-    policy: &ToolPolicy,
-    granted_on: GrantedOn,
-    now: Timestamp,
-) -> bool {
-    let previous = intent.current();
-    let number = previous.map_or(1, |attempt| attempt.number + 1);
-    let promise = Promise::of(policy, granted_on, number, previous);
-    let wanted = call.lease.unwrap_or(policy.lease);
-    intent.attempts.push(Attempt {
-        id: call.attempt_id,
-        number,
-        caller: call.caller.clone(),
-        granted_on,
-        granted_at: now,
-        lease_expires_at: now + wanted.min(policy.lease_max),
-        extended: false,
-        fate: Fate::Open,
-        reports: Vec::new(),
-        failure: None,
-        promise,
-    });
-    let until = intent.dedup_until(policy);
-    let Some(attempt) = intent.current_mut() else { return false };
-    // A window that is over limits nothing: the attempt does not rest on it.
-    if let Some(until) = until.filter(|until| now < *until) {
-        attempt.lease_expires_at = attempt.lease_expires_at.min(until);
-    }
-    attempt.lease_expires_at < now + wanted
-}
-
-fn propose_again(
-    row: &Intent,
-    call: &BeginCall,
-    policy: &ToolPolicy,
-    now: Timestamp,
-) -> Result<Decision, TransitionError> {
-    let mut next = row.clone();
-    next.go(Transition::Propose)?;
-    next.unsettle();
-    let events = propose(&mut next, call, policy, now).into_iter().collect();
-    Ok(Decision::AwaitApproval { write: Some(Written { intent: Box::new(next), events }) })
-}
-
-/// Writes the proposal into the row; `None` where no rule says how long it would stand.
-fn propose(
-    intent: &mut Intent,
-    call: &BeginCall,
-    policy: &ToolPolicy,
-    now: Timestamp,
-) -> Option<Event> {
-    let rule = policy.approval.or_else(|| {
-        // The policy has dropped the gate since; the row keeps its own terms.
-        intent.approval.as_ref().map(|old| super::tool::ApprovalRule {
-            expires: old.expires_at.since(old.proposed_at),
-            valid_for: old.valid_for,
-        })
-    })?;
-    let before = intent.state;
-    intent.approval = Some(Approval::propose(rule, &call.caller, &call.arguments_json, now));
-    Some(Event {
-        kind: EventKind::Proposed,
-        actor: call.caller.clone(),
-        attempt_id: Some(call.attempt_id),
-        ..plain_event(before, now)
-    })
-}
-
-fn new_intent(call: &BeginCall, candidate: &Candidate, state: State, now: Timestamp) -> Intent {
-    Intent {
-        namespace: call.namespace.clone(),
-        key: candidate.key,
-        downstream: candidate.downstream,
-        key_basis: candidate.basis,
-        recipe: candidate.recipe,
-        free_text: call.free_text.clone(),
-        fingerprint: candidate.print.fingerprint,
-        digests: candidate.print.digests.clone(),
-        tool: call.tool.clone(),
-        run_id: call.run_id.clone(),
-        step_id: call.step_id.clone(),
-        tool_call_id: call.tool_call_id.clone(),
-        kept: candidate.kept.clone(),
-        labels: call.labels.clone(),
-        created_at: now,
-        state,
-        attempts: Vec::new(),
-        attempts_forgiven: 0,
-        approval: None,
-        result: None,
-        pruned: false,
-        settlement: None,
-        settled_at: None,
-        downstream_ref: None,
-        needs_attention: false,
-        conflict: false,
-        probing: Probing::default(),
-        replay_count: 0,
-        last_seen_at: None,
-    }
-}
-
-fn plain_event(state: State, now: Timestamp) -> Event {
-    Event {
-        at: now,
-        kind: EventKind::Superseded,
-        provenance: Provenance::Caller,
-        actor: String::new(),
-        attempt_id: None,
-        state_before: state,
-        state_after: state,
-        code: String::new(),
-        note: String::new(),
-        downstream_ref: None,
-        result_sha256: None,
-    }
 }
 
 #[cfg(test)]

@@ -5,11 +5,13 @@
 //! fsync away from the runtime.
 
 mod agenda;
+mod connect;
 mod rows;
 mod schema;
+mod settings;
 mod sql;
 
-use std::{path::Path, sync::Mutex, thread, time::Duration};
+use std::{sync::Mutex, thread, time::Duration};
 
 use async_trait::async_trait;
 use rusqlite::{
@@ -18,10 +20,11 @@ use rusqlite::{
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
+use self::connect::{connect, file, settle};
 use super::{
     Cursor, Diagnosis, Expected, Filter, Found, ORPHANS_PER_NAMESPACE_MAX, OpenError, OrphanFact,
-    Reference, RowKey, Setting, Store, StoreError, Stored, StoredPolicies, StoredPolicy, Touch,
-    Version, Write, Written,
+    Reference, RowKey, Store, StoreError, Stored, StoredPolicies, StoredPolicy, Touch, Version,
+    Write, Written,
     agenda::ToolKey,
     codes::state_to_code,
     columns::{Columns, EventColumns, signed, unsigned},
@@ -30,9 +33,6 @@ use crate::{
     clock::{Clock, SystemClock},
     domain::{event::Event, identity::Key, intent::State, time::Timestamp},
 };
-
-/// How long another process on the same file is waited for.
-const BUSY_WAIT_MAX: Duration = Duration::from_secs(5);
 
 type Job = Box<dyn FnOnce(&mut Connection) + Send>;
 
@@ -100,32 +100,6 @@ impl Drop for SqliteStore {
 /// Brings the file's schema up; says from which version to which.
 pub fn migrate(path: &str) -> Result<(u32, u32), OpenError> {
     schema::migrate(&mut connect(path)?)
-}
-
-fn connect(path: &str) -> Result<Connection, OpenError> {
-    settle(file(path, OpenFlags::SQLITE_OPEN_CREATE)?)
-}
-
-fn unavailable(error: rusqlite::Error) -> OpenError {
-    OpenError::Store(StoreError::Unavailable(error.into()))
-}
-
-fn file(path: &str, more: OpenFlags) -> Result<Connection, OpenError> {
-    if path.is_empty() || path.contains('\0') {
-        return Err(OpenError::Address(format!("sqlite:{path}")));
-    }
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | more;
-    let connection = Connection::open_with_flags(Path::new(path), flags).map_err(unavailable)?;
-    connection.busy_timeout(BUSY_WAIT_MAX).map_err(unavailable)?;
-    Ok(connection)
-}
-
-fn settle(connection: Connection) -> Result<Connection, OpenError> {
-    connection
-        .execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;")
-        .map_err(unavailable)?;
-    connection.set_prepared_statement_cache_capacity(64);
-    Ok(connection)
 }
 
 fn clock() -> Timestamp {
@@ -442,12 +416,7 @@ impl Store for SqliteStore {
 
     async fn diagnose(&self) -> Result<Diagnosis, StoreError> {
         self.run(|connection| {
-            let mode: String = connection
-                .pragma_query_value(None, "journal_mode", |row| row.get(0))
-                .map_err(nothing_written)?;
-            let synchronous: i64 = connection
-                .pragma_query_value(None, "synchronous", |row| row.get(0))
-                .map_err(nothing_written)?;
+            let settings = settings::read(connection).map_err(nothing_written)?;
             let oldest = connection
                 .prepare_cached(
                     "SELECT key, created_at FROM intents WHERE state IN (?1, ?2)
@@ -463,21 +432,9 @@ impl Store for SqliteStore {
                         .transpose()
                 })
                 .map_err(nothing_written)?;
-            let problem = |bad: bool, what: &str| bad.then(|| what.to_owned());
             Ok(Diagnosis {
                 product: format!("SQLite {}", rusqlite::version()),
-                settings: vec![
-                    Setting {
-                        problem: problem(mode != "wal", "the journal is not a write-ahead log"),
-                        name: "journal_mode".to_owned(),
-                        value: mode,
-                    },
-                    Setting {
-                        problem: problem(synchronous < 2, "a power cut loses acknowledged commits"),
-                        name: "synchronous".to_owned(),
-                        value: synchronous.to_string(),
-                    },
-                ],
+                settings,
                 now: clock(),
                 oldest_unsettled: oldest
                     .map(|(key, at)| (Key::from_bytes(key), Timestamp::from_micros(at))),
