@@ -9,7 +9,8 @@
 //! - [`policy`]: what the operator says of each tool.
 //! - [`store`]: moves rows in and out of Postgres or SQLite.
 //!
-//! [`demo`] is the story of all this, told by running it.
+//! [`demo`] is the story of all this, told by running it. [`downstream`] is a service to test against, whose
+//! faults can be set.
 //!
 //! Beside the road: [`clock`], [`ids`] and [`telemetry`].
 
@@ -19,6 +20,7 @@ pub mod clock;
 pub mod config;
 pub mod demo;
 pub mod domain;
+pub mod downstream;
 pub mod grpc;
 pub mod ids;
 pub mod ledger;

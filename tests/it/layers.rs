@@ -22,6 +22,7 @@ const MAP: &[(&str, &[&str])] = &[
     ("config", &["store", "telemetry"]),
     ("ledger", &["domain", "policy", "store", "clock", "ids", "telemetry"]),
     ("grpc", &["domain", "policy", "store", "ledger", "proto", "clock", "ids", "telemetry"]),
+    ("downstream", &["domain", "proto", "clock", "ids"]),
     ("console", &["domain", "policy", "store", "ledger", "clock", "ids", "telemetry"]),
     ("reconciler", &["domain", "policy", "store", "ledger", "clock", "ids", "telemetry"]),
     (
@@ -45,6 +46,7 @@ const MAP: &[(&str, &[&str])] = &[
         "demo",
         &[
             "app",
+            "downstream",
             "domain",
             "policy",
             "store",
@@ -61,6 +63,7 @@ const MAP: &[(&str, &[&str])] = &[
         &[
             "app",
             "demo",
+            "downstream",
             "domain",
             "policy",
             "store",
@@ -84,7 +87,7 @@ const ONLY: &[(&str, &[&str])] = &[
     ("rusqlite", &["store/sqlite/"]),
     ("refinery", &["store/postgres/schema.rs", "store/sqlite/schema.rs"]),
     ("tonic::Code", &["grpc/status.rs"]),
-    ("crate::proto", &["grpc/", "cli/", "demo/", "app.rs"]),
+    ("crate::proto", &["grpc/", "cli/", "demo/", "downstream/", "app.rs"]),
     ("std::time::SystemTime::now", &["clock.rs"]),
     ("std::time::Instant::now", &["clock.rs"]),
     ("crate::store::postgres", &["store/"]),
