@@ -10,7 +10,8 @@
 //! - [`store`]: moves rows in and out of Postgres or SQLite.
 //! - [`reconciler`]: asks downstreams what became of calls that nobody settled.
 //!
-//! [`demo`] is the story of all this, told by running it.
+//! [`demo`] is the story of all this, told by running it. [`downstream`] is a service to test against, whose
+//! faults can be set.
 //!
 //! Beside the road: [`clock`], [`ids`], [`telemetry`] and [`tls`].
 

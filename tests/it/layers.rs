@@ -22,6 +22,7 @@ const MAP: &[(&str, &[&str])] = &[
     // Settings are told in the words of whom they are for.
     ("config", &["store", "telemetry"]),
     ("ledger", &["domain", "policy", "store", "clock", "ids", "telemetry"]),
+    ("downstream", &["domain", "proto", "clock", "ids"]),
     (
         "reconciler",
         &["domain", "policy", "store", "ledger", "proto", "tls", "clock", "ids", "telemetry"],
@@ -62,6 +63,7 @@ const MAP: &[(&str, &[&str])] = &[
         "demo",
         &[
             "app",
+            "downstream",
             "domain",
             "policy",
             "store",
@@ -79,6 +81,7 @@ const MAP: &[(&str, &[&str])] = &[
         &[
             "app",
             "demo",
+            "downstream",
             "domain",
             "policy",
             "store",
@@ -102,7 +105,7 @@ const ONLY: &[(&str, &[&str])] = &[
     ("rusqlite", &["store/sqlite/"]),
     ("refinery", &["store/postgres/schema.rs", "store/sqlite/schema.rs"]),
     ("tonic::Code", &["grpc/status.rs", "reconciler/grpc.rs"]),
-    ("crate::proto", &["grpc/", "reconciler/grpc.rs", "cli/", "demo/", "app.rs"]),
+    ("crate::proto", &["grpc/", "reconciler/grpc.rs", "cli/", "demo/", "downstream/", "app.rs"]),
     ("reqwest", &["tls.rs", "reconciler/", "demo/"]),
     ("std::time::SystemTime::now", &["clock.rs"]),
     ("std::time::Instant::now", &["clock.rs"]),

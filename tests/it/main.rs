@@ -11,6 +11,7 @@ mod crash;
 mod deadlines;
 mod distributed;
 mod doubt;
+mod downstream;
 mod hash_version;
 mod keys;
 mod layers;

@@ -160,7 +160,7 @@ pub(super) fn new_intent(
     }
 }
 
-fn plain_event(state: State, now: Timestamp) -> Event {
+pub(super) fn plain_event(state: State, now: Timestamp) -> Event {
     Event {
         at: now,
         kind: EventKind::Superseded,

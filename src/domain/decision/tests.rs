@@ -1,6 +1,7 @@
 //! The contract's table "Begin, decided", a row a line.
 
-use super::*;
+use super::{row::plain_event, *};
+use crate::domain::event::EventKind;
 use crate::domain::fixtures::*;
 use crate::domain::review::Resolution;
 use crate::domain::verdict::Answer;
