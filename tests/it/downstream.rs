@@ -2,6 +2,7 @@
 
 mod calls;
 mod outages;
+mod process;
 mod status;
 
 use std::time::Duration;
