@@ -2,6 +2,7 @@
 
 mod calls;
 mod outages;
+mod policy;
 mod process;
 mod status;
 
