@@ -486,9 +486,11 @@ fn a_lost_answer_of_begin_names_the_attempt_that_finds_the_truth() {
 
 #[test]
 fn help_reads_as_its_golden_file_says() {
-    for (name, arguments) in
-        [("help", &["--help"] as &[&str]), ("begin-help", &["begin", "--help"])]
-    {
+    for (name, arguments) in [
+        ("help", &["--help"] as &[&str]),
+        ("begin-help", &["begin", "--help"]),
+        ("downstream-help", &["downstream", "--help"]),
+    ] {
         let help = run(arguments).exits(0).stdout;
         let path = root().join(format!("tests/golden/cli/{name}.txt"));
         if std::env::var_os("UPDATE_GOLDEN").is_some() {

@@ -12,6 +12,7 @@ mod completions;
 mod config;
 mod demo;
 mod doctor;
+mod downstream;
 mod extend;
 mod fail;
 mod identity;
@@ -76,6 +77,8 @@ enum Command {
     Migrate(migrate::MigrateFlags),
     /// Examine a store: durability, schema, clock, what is left open
     Doctor(doctor::DoctorFlags),
+    /// Run a service to test against, whose faults can be set
+    Downstream(downstream::DownstreamFlags),
     /// Print the configuration file with every default
     Config,
     /// Print completions for a shell
@@ -98,6 +101,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Policy(command) => policy::run(&command),
         Command::Migrate(flags) => migrate::run(&flags),
         Command::Doctor(flags) => doctor::run(&flags),
+        Command::Downstream(flags) => downstream::run(flags),
         Command::Config => config::run(),
         Command::Completions(flags) => completions::run(&flags),
     }

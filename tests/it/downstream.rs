@@ -2,6 +2,8 @@
 
 mod calls;
 mod outages;
+mod policy;
+mod process;
 mod status;
 
 use std::time::Duration;
