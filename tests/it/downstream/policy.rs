@@ -79,6 +79,7 @@ fn word(answer: &Answer) -> String {
         Answer::Running => "running".into(),
         Answer::Unmapped { .. } => "unmapped".into(),
         Answer::Unreachable { .. } => "unreachable".into(),
+        Answer::Taken { .. } => unreachable!("a status endpoint knows no other keys"),
     }
 }
 
