@@ -32,6 +32,10 @@ demo:
 bench *ARGS:
     cargo bench --bench effects -- {{ARGS}}
 
+# how fast open intents are settled, and what live callers feel of it; `just bench-reconcile --help` says more
+bench-reconcile *ARGS:
+    cargo bench --bench reconcile -- {{ARGS}}
+
 # the pure parts by themselves
 bench-pure *ARGS:
     cargo bench --bench pure -- {{ARGS}}

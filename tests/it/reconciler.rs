@@ -1,5 +1,6 @@
 //! The reconciler, asked for one pass at a time, over a real downstream: cases 30 to 35.
 
+mod background;
 mod faces;
 mod on_begin;
 mod people;
