@@ -208,7 +208,11 @@ impl Running {
             }
         }
         for task in self.tasks {
-            task.await.ok();
+            let abort = task.abort_handle();
+            // A downstream that hangs holds up no stop.
+            if tokio::time::timeout(self.grace, task).await.is_err() {
+                abort.abort();
+            }
         }
         self.ledger.stop().await;
     }

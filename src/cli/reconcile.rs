@@ -151,7 +151,9 @@ fn totals_line(totals: &v1::ReconcileTotals) -> String {
     }
     if totals.attention_waiting_count > 0 {
         let count = totals.attention_waiting_count;
-        line += &format!("{count} need a person: intent-ledger list --attention\n");
+        line += &format!(
+            "{count} need a person: intent-ledger list --attention (with --namespace, where there are several)\n"
+        );
     }
     line
 }

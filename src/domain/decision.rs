@@ -275,9 +275,8 @@ fn decide_absent(
             write: Some(Written { intent: Box::new(intent), events: facts.orphans.clone() }),
         };
     }
-    let missing = |name: &&String| !candidate.kept.contains_key(*name);
-    if let Some(name) = policy.downstream.asks_by.iter().find(missing) {
-        return Decision::BusinessIdRequired { name: name.clone() };
+    if let Some(missing) = missing_id(&candidate.kept, policy) {
+        return missing;
     }
     if facts.look_alike == LookAlike::Refuse {
         return Decision::Refuse { reason: RefuseReason::LookAlikeLimit };
@@ -445,6 +444,12 @@ pub fn only_a_person_can_help(row: &Intent, policy: &ToolPolicy, now: Timestamp)
     policy.downstream.status.is_none()
         && !absorbs_repeat(row, policy, now + policy.lease)
         && !row.is_fenced()
+}
+
+/// A call that lacks what its downstream is asked by, so that nobody could ever ask.
+fn missing_id(kept: &BTreeMap<String, String>, policy: &ToolPolicy) -> Option<Decision> {
+    let name = policy.downstream.asks_by.iter().find(|name| !kept.contains_key(*name))?;
+    Some(Decision::BusinessIdRequired { name: name.clone() })
 }
 
 /// What stands before every EXECUTE but a resent one.

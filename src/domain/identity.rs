@@ -339,13 +339,14 @@ fn policy_values(recipe: &Recipe, arguments: &Json) -> Result<Json, IdentityErro
     values.collect::<Result<Members, _>>().map(Json::Object)
 }
 
-/// The business ids of these names, as far as the call brings them: by its business ids, or by the
-/// identity pointer that ends in the name.
+/// The business ids of these names, as far as the call brings them: by the identity pointer that ends
+/// in the name, or by its business ids. What the key is made of goes before what is merely sent along.
 pub fn named_ids(names: &[String], recipe: &Recipe, call: &Call<'_>) -> BTreeMap<String, String> {
     let value = |name: &String| {
         let pointed = |place: &&IdentityPointer| place.pointer.tokens().last() == Some(name);
-        let sent = call.business_ids.get(name).cloned();
-        sent.or_else(|| identity_text(recipe.identity.iter().find(pointed)?, call.arguments).ok())
+        let place = recipe.identity.iter().find(pointed);
+        let bound = place.and_then(|place| identity_text(place, call.arguments).ok());
+        bound.or_else(|| call.business_ids.get(name).cloned())
     };
     names.iter().filter_map(|name| Some((name.clone(), value(name)?))).collect()
 }

@@ -232,9 +232,24 @@ pub struct Probing {
     pub last_absence_at: Option<Timestamp>,
     /// Since when there has been no verdict.
     pub asked_since: Option<Timestamp>,
-    /// Whether a person has been told that nobody else can move it on.
+    /// Why a person was last told that nobody else can move it on.
     #[serde(default)]
-    pub handed_over: bool,
+    pub handed_over: Option<HandedOver>,
+}
+
+/// Why only a person can move an intent on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HandedOver {
+    /// Nobody can be asked.
+    NoEndpoint,
+    /// The downstream was asked for long enough.
+    GaveUp,
+    /// The downstream knows nothing of what it gave a reference for.
+    AbsentDespiteReference,
+    /// Somebody acted without a grant, so that no absence proves anything.
+    ActedWithoutGrant,
+    /// The downstream's object has settled another intent.
+    Taken,
 }
 
 /// One effect that somebody means to have.
@@ -339,12 +354,18 @@ impl Intent {
         self.attempts.iter().all(|attempt| attempt.fate.is_harmless())
     }
 
+    /// Whether nobody but a person is expected to move it on. A contradiction alone is no such reason: the
+    /// downstream can still say what became of a later attempt.
+    pub fn waits_for_a_person(&self) -> bool {
+        self.needs_attention && (!self.conflict || self.probing.handed_over.is_some())
+    }
+
     /// When somebody must first look at what became of it; `None` while that is for nobody but its
     /// caller or a person.
     ///
     /// At the end of the lease; at once where the caller has said that it does not know.
     pub fn first_look_at(&self) -> Option<Timestamp> {
-        if self.needs_attention {
+        if self.waits_for_a_person() {
             return None;
         }
         match self.state {

@@ -39,6 +39,13 @@ pub fn next_look(
     }
 }
 
+/// How long an absence proves nothing: what was promised at a grant may be more than today's policy
+/// asks for.
+pub(super) fn visibility(intent: &Intent, rule: StatusRule) -> Duration {
+    let open = intent.attempts.iter().filter(|attempt| !attempt.fate.is_harmless());
+    open.map(|attempt| attempt.promise.visibility).max().unwrap_or_default().max(rule.visibility)
+}
+
 /// From when an absence counts; `None` where every attempt is harmless.
 pub(super) fn visible_from(intent: &Intent, rule: StatusRule) -> Option<Timestamp> {
     let from = |attempt: &Attempt| {
@@ -49,7 +56,7 @@ pub(super) fn visible_from(intent: &Intent, rule: StatusRule) -> Option<Timestam
 }
 
 fn absence_counts_from(intent: &Intent, rule: StatusRule) -> Option<Timestamp> {
-    let spaced = intent.probing.last_absence_at.map(|last| last + rule.visibility / 2);
+    let spaced = intent.probing.last_absence_at.map(|last| last + visibility(intent, rule) / 2);
     visible_from(intent, rule).max(spaced)
 }
 

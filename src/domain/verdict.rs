@@ -7,9 +7,9 @@ use super::{
     decision::only_a_person_can_help,
     event::{Event, EventKind, Provenance},
     identity::Key,
-    intent::{Intent, Probing, ResultBody, State, Transition, TransitionError},
+    intent::{HandedOver, Intent, Probing, ResultBody, State, Transition, TransitionError},
     report::{Outcome, replaced_reference, settle},
-    schedule::visible_from,
+    schedule::{LONGEST_WAIT, visibility, visible_from},
     time::Timestamp,
     tool::{StatusRule, ToolPolicy},
 };
@@ -96,13 +96,13 @@ pub enum Look {
     Later(Timestamp),
     /// Only a person can move it on, which is now on record.
     Person(Box<Outcome>),
-    /// Nothing to look for: it is settled, or a person or the next Begin moves it on.
+    /// Nothing to look for: it is settled, or a person has been told.
     Done,
 }
 
 /// Looks at an intent that is on the agenda.
 pub fn look(intent: &Intent, policy: &ToolPolicy, now: Timestamp) -> Result<Look, TransitionError> {
-    if !intent.state.is_unsettled() || intent.needs_attention {
+    if !intent.state.is_unsettled() || intent.waits_for_a_person() {
         return Ok(Look::Done);
     }
     if !is_due(intent, now) {
@@ -112,19 +112,21 @@ pub fn look(intent: &Intent, policy: &ToolPolicy, now: Timestamp) -> Result<Look
     if policy.downstream.status.is_some() {
         return Ok(Look::Ask);
     }
-    if only_a_person_can_help(intent, policy, now) {
-        return Ok(match hand_over(intent, "no status endpoint", now)? {
-            Some(outcome) => Look::Person(Box::new(outcome)),
-            None => Look::Done,
-        });
+    let nobody_else = only_a_person_can_help(intent, policy, now);
+    if nobody_else
+        && let Some(outcome) = hand_over(intent, HandedOver::NoEndpoint, "no status endpoint", now)?
+    {
+        return Ok(Look::Person(Box::new(outcome)));
     }
-    // While the downstream takes a repeat for the first call, the next Begin is the way out.
-    let until = intent.dedup_until(policy).filter(|until| now < *until);
-    Ok(until.map_or(Look::Done, |until| Look::Later((until - policy.lease).max(now + PATIENCE))))
+    // While the downstream takes a repeat for the first call, or a transaction fences, the next Begin
+    // is the way out; who has acknowledged it knows. The policy may still learn how to ask.
+    let open_until = intent.dedup_until(policy).map(|until| until - policy.lease);
+    let until = open_until.filter(|until| now < *until).unwrap_or(now + LONGEST_WAIT);
+    Ok(Look::Later(until.min(now + POLICY_WAIT)))
 }
 
-/// How long a look that came too early waits at least.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long what cannot be asked about sleeps at most: a policy may learn how to ask.
+const POLICY_WAIT: Duration = Duration::from_secs(60 * 60);
 
 /// Whether the question that was asked of `asked` still matters: nobody has settled, begun or
 /// extended since.
@@ -163,7 +165,8 @@ pub fn reconcile(
         Answer::Absent => absent(intent, rule, asked.at, now),
         Answer::Taken { downstream_ref, other } => {
             let note = format!("the downstream names {downstream_ref}, which is {other}'s");
-            Ok(hand_over(intent, &note, now)?.unwrap_or_else(|| Outcome::unchanged(intent, Ok(()))))
+            Ok(hand_over(intent, HandedOver::Taken, &note, now)?
+                .unwrap_or_else(|| Outcome::unchanged(intent, Ok(()))))
         }
         Answer::Running => undecided(intent, "still running", give_up_after, now),
         Answer::Unmapped { note } => undecided(intent, note, give_up_after, now),
@@ -201,35 +204,36 @@ fn executed(
 }
 
 /// It was not there when the question went out, at `seen`. The answer may have been long on its way,
-/// so that is the time that counts.
+/// so that is the time that counts against leases and visibility.
 fn absent(
     intent: &Intent,
     rule: StatusRule,
     seen: Timestamp,
     now: Timestamp,
 ) -> Result<Outcome, TransitionError> {
-    let mut next = intent.clone();
-    // The downstream once gave an id for it: that it knows nothing now proves nothing. Nor does it
-    // where somebody acted without a grant, since no lease says until when that effect may land.
-    let note = if intent.downstream_ref.is_some() {
-        Some("absent, although it had given a reference")
-    } else if intent.is_harmless() {
-        Some("absent, but acted on without a grant")
-    } else {
-        None
-    };
-    if let Some(note) = note {
-        let handed_over = hand_over(intent, note, now)?;
-        return Ok(handed_over.unwrap_or_else(|| Outcome::unchanged(intent, Ok(()))));
-    }
     let too_early = visible_from(intent, rule).is_some_and(|from| seen < from);
-    let too_close =
-        intent.probing.last_absence_at.is_some_and(|last| seen.since(last) < rule.visibility / 2);
+    let spacing = visibility(intent, rule) / 2;
+    let too_close = intent.probing.last_absence_at.is_some_and(|last| seen.since(last) < spacing);
     if too_early || too_close {
         return Ok(Outcome::unchanged(intent, Ok(())));
     }
+    // The downstream once gave an id for it: that it knows nothing now proves nothing. Nor does it
+    // where somebody acted without a grant, since no lease says until when that effect may land.
+    let unproven = if intent.downstream_ref.is_some() {
+        Some((HandedOver::AbsentDespiteReference, "absent, although it had given a reference"))
+    } else if intent.is_harmless() {
+        Some((HandedOver::ActedWithoutGrant, "absent, but acted on without a grant"))
+    } else {
+        None
+    };
+    if let Some((reason, note)) = unproven {
+        let handed_over = hand_over(intent, reason, note, now)?;
+        return Ok(handed_over.unwrap_or_else(|| Outcome::unchanged(intent, Ok(()))));
+    }
+    let mut next = intent.clone();
     next.probing.absences += 1;
-    next.probing.last_absence_at = Some(seen);
+    // The next one is spaced from when this answer was there.
+    next.probing.last_absence_at = Some(now);
     if next.probing.absences < rule.confirmations {
         return Ok(Outcome { intent: next, events: Vec::new(), answer: Ok(()) });
     }
@@ -257,7 +261,7 @@ fn undecided(
     next.probing.absences = 0;
     next.probing.last_absence_at = None;
     if now.since(since) >= give_up_after
-        && let Some(outcome) = hand_over(&next, note, now)?
+        && let Some(outcome) = hand_over(&next, HandedOver::GaveUp, note, now)?
     {
         return Ok(outcome);
     }
@@ -280,19 +284,21 @@ pub fn shares_object(intent: &Intent, other: &Key, now: Timestamp) -> Outcome {
     Outcome { intent: next, events, answer: Ok(()) }
 }
 
-/// Only a person can move it on: says so once. Who has acknowledged it is not told again.
+/// Only a person can move it on: says so once. Who has acknowledged it is not told again for the same
+/// reason.
 fn hand_over(
     intent: &Intent,
+    reason: HandedOver,
     note: &str,
     now: Timestamp,
 ) -> Result<Option<Outcome>, TransitionError> {
-    if intent.needs_attention || intent.probing.handed_over {
+    if intent.probing.handed_over == Some(reason) {
         return Ok(None);
     }
     let mut next = intent.clone();
     next.go(Transition::LoseTrack)?;
     next.needs_attention = true;
-    next.probing.handed_over = true;
+    next.probing.handed_over = Some(reason);
     let events = vec![event(intent, &next, EventKind::Probed, note, now)];
     Ok(Some(Outcome { intent: next, events, answer: Ok(()) }))
 }

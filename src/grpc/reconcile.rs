@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
@@ -20,6 +20,9 @@ use crate::{
 /// Answers that may wait for the receiver; past that the pass waits too.
 const ANSWERS_MAX: usize = 64;
 
+/// Passes that may be under way; each holds connections to the store and to downstreams.
+pub(super) const PASSES_MAX: usize = 16;
+
 /// Intents that a pass looks at where the request does not say.
 const LIMIT: usize = 1000;
 
@@ -30,10 +33,12 @@ const LIMIT_MAX: usize = 10_000;
 pub(super) fn run(
     ledger: Arc<Ledger>,
     reconciler: Arc<Reconciler>,
+    passes: &Arc<Semaphore>,
     request: v1::ReconcileRequest,
     deadline: Deadline,
 ) -> Result<Answers<v1::ReconcileResponse>, LedgerError> {
     let (answers, stream) = mpsc::channel(ANSWERS_MAX);
+    let room = Arc::clone(passes).try_acquire_owned().map_err(|_| LedgerError::QueueFull)?;
     let asked = convert::sweep_request(&request, LIMIT, LIMIT_MAX)?;
     // A task of its own: who goes away ends the pass between two rows, not inside one.
     tokio::spawn(async move {
@@ -45,10 +50,15 @@ pub(super) fn run(
         let last = async {
             let totals = totals?;
             let SweepRequest { namespace, tool, .. } = &asked;
-            let waiting = ledger.waiting_for_people(namespace.as_deref(), tool.as_deref()).await?;
+            let waiting = if request.key.is_empty() {
+                ledger.waiting_for_people(namespace.as_deref(), tool.as_deref()).await?
+            } else {
+                totals.needs_attention
+            };
             Ok::<_, LedgerError>(convert::reconcile_totals(totals, waiting))
         };
         answers.send(last.await.map_err(refuse)).await.ok();
+        drop(room);
     });
     Ok(Box::pin(ReceiverStream::new(stream)))
 }

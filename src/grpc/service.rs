@@ -4,6 +4,7 @@ use std::{pin::Pin, sync::Arc};
 
 use futures::Stream;
 use prost::Message;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -36,6 +37,7 @@ pub struct LedgerService {
     ledger: Arc<Ledger>,
     reconciler: Arc<Reconciler>,
     admission: Arc<Admission>,
+    passes: Arc<Semaphore>,
     draining: CancellationToken,
 }
 
@@ -48,7 +50,9 @@ impl LedgerService {
         bytes_max: usize,
         draining: CancellationToken,
     ) -> Self {
-        Self { ledger, reconciler, admission: Arc::new(Admission::new(bytes_max)), draining }
+        let passes = Arc::new(Semaphore::new(reconcile::PASSES_MAX));
+        let admission = Arc::new(Admission::new(bytes_max));
+        Self { ledger, reconciler, admission, passes, draining }
     }
 
     fn admit(&self, request: &impl Message) -> Result<Admitted<'_>, Status> {
@@ -215,7 +219,7 @@ impl IntentLedgerService for LedgerService {
     ) -> Result<Response<Self::ReconcileStream>, Status> {
         let deadline = deadline::of(&request);
         let (ledger, reconciler) = (Arc::clone(&self.ledger), Arc::clone(&self.reconciler));
-        reconcile::run(ledger, reconciler, request.into_inner(), deadline)
+        reconcile::run(ledger, reconciler, &self.passes, request.into_inner(), deadline)
             .map(Response::new)
             .map_err(refuse)
     }

@@ -91,6 +91,7 @@ fn status_with(error: &LedgerError, effect: bool) -> Status {
         LedgerError::StoreUnavailable(_)
         | LedgerError::QueueFull
         | LedgerError::Stopping
+        | LedgerError::PolicyMoved
         | LedgerError::CommitInDoubt(_) => {
             details.set_retry_info(Some(RETRY_DELAY));
         }
@@ -135,6 +136,10 @@ fn shape(error: &LedgerError) -> (Code, &'static str, bool, &'static str) {
         }
         // Whether an earlier attempt had the effect cannot be known without the store.
         LedgerError::StoreUnavailable(_) => {
+            (Code::Unavailable, "STORE_UNAVAILABLE", true, "RETRY_SAME_ATTEMPT")
+        }
+        // Only the reconciler meets it, and looks again.
+        LedgerError::PolicyMoved => {
             (Code::Unavailable, "STORE_UNAVAILABLE", true, "RETRY_SAME_ATTEMPT")
         }
         LedgerError::QueueFull => (Code::Unavailable, "QUEUE_FULL", true, "RETRY_SAME_ATTEMPT"),

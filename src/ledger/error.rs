@@ -76,6 +76,9 @@ pub enum LedgerError {
     /// The answer to a commit was lost.
     #[error("the answer to the commit was lost; it may stand")]
     CommitInDoubt(#[source] Arc<StoreError>),
+    /// Another policy became active while this was decided; nothing was written.
+    #[error("the policy changed meanwhile")]
+    PolicyMoved,
     /// The caller's deadline passed before the write.
     #[error("the deadline passed before anything was written")]
     DeadlinePassed,

@@ -60,7 +60,7 @@ impl Ledger {
             let lease = current.map_or(Duration::ZERO, |it| it.lease_expires_at.since(now));
             Ok((outcome, (lease, clamped)))
         };
-        let changed = self.change(&namespace, &key, deadline, None, decide).await?;
+        let changed = self.change(&namespace, &key, deadline, None, None, decide).await?;
         let (lease, clamped) = changed.more;
         let warnings = clamped.then_some("lease_clamped").into_iter().collect();
         Ok(ExtendAnswer { row: changed.stored, lease, warnings })

@@ -221,18 +221,20 @@ impl Ledger {
     }
 
     /// Lets `decide` decide on a row and writes what follows, until no rival comes between; on the
-    /// recent reading first, if there is one.
+    /// recent reading first, if there is one. What rests on a version of the policy is written only
+    /// while that is the active one.
     async fn change<T>(
         &self,
         namespace: &str,
         key: &Key,
         deadline: Deadline,
         recent: Option<Reading>,
+        policy: Option<u32>,
         decide: impl Fn(&Intent, Timestamp) -> Result<(Outcome, T), LedgerError>,
     ) -> Result<Changed<T>, LedgerError> {
         let mut at_hand = None;
         if let Some(reading) = recent {
-            let decided = decided(reading, &decide)?;
+            let decided = decided(reading, policy, &decide)?;
             // No other writing would show that the row has moved, or that the store is gone.
             if decided.write.is_some() {
                 match self.write_decided(decided, deadline).await? {
@@ -242,7 +244,7 @@ impl Ledger {
             }
         }
         // Boxed, so that the ordinary report does not carry the room that the others need.
-        Box::pin(self.change_in_rounds(namespace, key, deadline, at_hand, &decide)).await
+        Box::pin(self.change_in_rounds(namespace, key, deadline, at_hand, policy, &decide)).await
     }
 
     async fn change_in_rounds<T>(
@@ -251,6 +253,7 @@ impl Ledger {
         key: &Key,
         deadline: Deadline,
         mut at_hand: Option<Reading>,
+        policy: Option<u32>,
         decide: &impl Fn(&Intent, Timestamp) -> Result<(Outcome, T), LedgerError>,
     ) -> Result<Changed<T>, LedgerError> {
         for _ in 0..ROUNDS_MAX {
@@ -264,7 +267,7 @@ impl Ledger {
                     (_, None) => return Err(LedgerError::NotFound { report_kept: None }),
                 },
             };
-            match self.write_decided(decided(reading, decide)?, deadline).await? {
+            match self.write_decided(decided(reading, policy, decide)?, deadline).await? {
                 Ok(changed) => return Ok(changed),
                 Err(seen) => at_hand = seen,
             }
@@ -285,7 +288,10 @@ impl Ledger {
             match self.writer.write(write, deadline).await? {
                 write_batcher::Outcome::Done(reading) => stored = reading.stored,
                 write_batcher::Outcome::Missed(seen) => return Ok(Err(seen)),
-                write_batcher::Outcome::PolicyMoved => return Ok(Err(None)),
+                write_batcher::Outcome::PolicyMoved => {
+                    self.policies.reload(&self.store).await?;
+                    return Err(LedgerError::PolicyMoved);
+                }
             }
             self.recent.put(id, Arc::clone(&stored));
         }
@@ -309,11 +315,12 @@ struct Decided<T> {
 
 fn decided<T>(
     reading: Reading,
+    policy: Option<u32>,
     decide: &impl Fn(&Intent, Timestamp) -> Result<(Outcome, T), LedgerError>,
 ) -> Result<Decided<T>, LedgerError> {
     let (outcome, more) = decide(&reading.stored.intent, reading.now)?;
     let Outcome { intent, events, answer } = outcome;
     let idle = events.is_empty() && intent == reading.stored.intent;
-    let write = (!idle).then(|| Write::replace(&reading.stored, intent, events, None));
+    let write = (!idle).then(|| Write::replace(&reading.stored, intent, events, policy));
     Ok(Decided { reading, write, answer, more })
 }

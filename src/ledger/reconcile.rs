@@ -52,11 +52,31 @@ impl Ledger {
         scope: &Scope,
         rows_max: usize,
     ) -> Result<Swept, LedgerError> {
+        let entries = self.due(tool, scope, rows_max).await?;
+        let found = entries.len();
+        let looked = self.look_at_entries(entries, scope).await?;
+        Ok(Swept { found, looked })
+    }
+
+    /// What is due of a tool, at most `rows_max` entries.
+    pub async fn due(
+        &self,
+        tool: &ToolKey,
+        scope: &Scope,
+        rows_max: usize,
+    ) -> Result<Vec<Entry>, LedgerError> {
         let (_, mut entries) = self.store.due(tool, rows_max).await?;
         entries.retain(|entry| scope.due_by.is_none_or(|by| entry.due_at <= by));
-        let found = entries.len();
-        let looked = self.look_at(entries, scope.dry_run, false).await?;
-        Ok(Swept { found, looked })
+        Ok(entries)
+    }
+
+    /// Looks at what these entries of one tool are about, as far as nobody else is at them.
+    pub async fn look_at_entries(
+        &self,
+        entries: Vec<Entry>,
+        scope: &Scope,
+    ) -> Result<Vec<Looked>, LedgerError> {
+        Ok(self.look_at(entries, scope.dry_run, false).await?.looked)
     }
 
     /// How the downstream of a tool is asked, if the active policy says so.
@@ -92,12 +112,19 @@ impl Ledger {
         let (_, found) = self.find(namespace, &key).await?;
         let stored = found.ok_or(LedgerError::NotFound { report_kept: None })?;
         let (_, entry) = self.entry_of(stored.intent.id(), namespace, &stored.intent.tool).await?;
-        let Some(entry) = self.unclaimed(entry, deadline).await? else {
-            return Ok(Looked::not_asked(&stored.intent, "somebody else is asking"));
-        };
-        let looked = self.look_at(vec![entry], dry_run, true).await?;
-        let nothing = || Looked::not_asked(&stored.intent, "there is nothing to ask");
-        Ok(looked.into_iter().next().unwrap_or_else(nothing))
+        let mut waiting = Some(entry);
+        while let Some(entry) = waiting {
+            let Some(entry) = self.unclaimed(entry, deadline).await? else { break };
+            let looks = self.look_at(vec![entry.clone()], dry_run, true).await?;
+            if looks.claimed {
+                let note = "it is settled, its lease runs, or nobody can be asked";
+                let nothing = || Looked::not_asked(&stored.intent, note);
+                return Ok(looks.looked.into_iter().next().unwrap_or_else(nothing));
+            }
+            // Somebody was quicker.
+            waiting = (!deadline.has_passed()).then_some(entry);
+        }
+        Ok(Looked::not_asked(&stored.intent, "somebody else is asking"))
     }
 
     /// An intent's entry on the agenda, or one that is yet to be put there.

@@ -83,6 +83,6 @@ impl Ledger {
             };
             Ok((resolve(intent, &reviewer, &resolution, now)?, ()))
         };
-        Ok(self.change(&namespace, &key, deadline, None, decide).await?.stored)
+        Ok(self.change(&namespace, &key, deadline, None, None, decide).await?.stored)
     }
 }

@@ -144,14 +144,14 @@ impl Ledger {
         report: impl Fn(&Intent, Timestamp) -> Result<Outcome, TransitionError>,
     ) -> Result<Arc<Stored>, LedgerError> {
         let decide = |intent: &Intent, now: Timestamp| Ok((report(intent, now)?, ()));
-        match self.change(namespace, &key, deadline, recent, decide).await {
+        match self.change(namespace, &key, deadline, recent, None, decide).await {
             Err(LedgerError::NotFound { .. }) => {}
             changed => return changed.map(|changed| changed.stored),
         }
         // Kept first and looked for again after: a Begin that comes between either sees the fact or
         // is seen here.
         let kept = self.keep_orphan(namespace, key, orphan()).await?;
-        match self.change(namespace, &key, deadline, None, decide).await {
+        match self.change(namespace, &key, deadline, None, None, decide).await {
             Err(LedgerError::NotFound { .. }) => {
                 Err(LedgerError::NotFound { report_kept: Some(kept) })
             }

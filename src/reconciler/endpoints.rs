@@ -32,6 +32,9 @@ pub struct Endpoints {
     known: Mutex<HashMap<String, Arc<Known>>>,
 }
 
+/// What a question comes to that could not be sent.
+pub(super) struct NotSent(pub(super) Answer);
+
 /// What is known of one endpoint.
 struct Known {
     circuit: Mutex<Circuit>,
@@ -75,14 +78,21 @@ impl Downstream for Endpoints {
         result_bytes_max: u64,
     ) -> Option<Answer> {
         let known = self.known(&endpoint.origin);
-        let _turn = known.questions.acquire().await.ok()?;
+        // A question that would wait longer than for its answer is not asked: its claim would lapse.
+        let turn = tokio::time::timeout(endpoint.timeout, known.questions.acquire()).await;
+        let _turn = turn.ok()?.ok()?;
         if !known.with_circuit(|circuit| circuit.admit(monotonic())) {
             return None;
         }
         let began = monotonic();
-        let answer = match &endpoint.face {
+        let asked = match &endpoint.face {
             Face::Http(face) => self.http.ask(endpoint, face, question, result_bytes_max).await,
             Face::Grpc(face) => self.grpc.ask(endpoint, face, question, result_bytes_max).await,
+        };
+        let answer = match asked {
+            Ok(answer) => answer,
+            // Nothing was sent, so nothing has been learnt of the endpoint.
+            Err(NotSent(answer)) => return Some(answer),
         };
         metrics::probe(word(&answer), monotonic().duration_since(began));
         let answered = !matches!(answer, Answer::Unreachable { .. });

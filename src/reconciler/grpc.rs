@@ -4,6 +4,7 @@ use std::{
     collections::HashMap,
     io,
     sync::{Mutex, PoisonError},
+    time::Duration,
 };
 
 use hyper_util::rt::TokioIo;
@@ -14,7 +15,7 @@ use tonic::{
     transport::{Channel, ClientTlsConfig, Endpoint, Uri},
 };
 
-use super::resolver::resolve;
+use super::{endpoints::NotSent, resolver::resolve};
 use crate::{
     domain::verdict::Answer,
     policy::status::{GrpcFace, Object, Question, Standing, StatusEndpoint, judge_objects},
@@ -26,6 +27,9 @@ use crate::{
 
 /// The most of an answer that is read.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
+
+/// How much of an error's words is repeated.
+const WORDS_CHARS_MAX: usize = 80;
 
 /// Asks downstreams over gRPC; a channel for each target is kept.
 #[derive(Default)]
@@ -40,11 +44,10 @@ impl GrpcProbe {
         face: &GrpcFace,
         question: &Question,
         result_bytes_max: u64,
-    ) -> Answer {
-        let channel = match self.channel(&face.target) {
-            Ok(channel) => channel,
-            Err(error) => return Answer::unreachable(error.to_string()),
-        };
+    ) -> Result<Answer, NotSent> {
+        let not_sent = |note: String| NotSent(Answer::unreachable(note));
+        let channel = self.channel(&face.target, endpoint.timeout);
+        let channel = channel.map_err(|error| not_sent(error.to_string()))?;
         let mut request = Request::new(GetEffectRequest {
             downstream_key: question.downstream_key.clone(),
             downstream_ref: question.downstream_ref.clone().unwrap_or_default(),
@@ -53,32 +56,40 @@ impl GrpcProbe {
         });
         request.set_timeout(endpoint.timeout);
         for header in &endpoint.headers {
-            let value = match header.value(|name| std::env::var(name).ok()) {
-                Ok(value) => value,
-                Err(missing) => return Answer::unreachable(missing.to_string()),
-            };
+            let value = header.value(|name| std::env::var(name).ok());
+            let value = value.map_err(|missing| not_sent(missing.to_string()))?;
             let name = MetadataKey::from_bytes(header.name.to_ascii_lowercase().as_bytes());
-            let (Ok(name), Ok(value)) = (name, MetadataValue::try_from(value)) else {
-                return Answer::unreachable(format!("the header {} cannot be sent", header.name));
+            let (Ok(name), Ok(mut value)) = (name, MetadataValue::try_from(value)) else {
+                return Err(not_sent(format!("the header {} cannot be sent", header.name)));
             };
+            value.set_sensitive(true);
             request.metadata_mut().insert(name, value);
         }
         let mut client =
             EffectStatusServiceClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
         let answer = tokio::time::timeout(endpoint.timeout, client.get_effect(request)).await;
-        match answer {
+        Ok(match answer {
             Ok(Ok(response)) => judge(response.into_inner(), question, result_bytes_max),
             Ok(Err(status)) => refused(&status),
-            Err(_) => Answer::unreachable("no answer in time"),
-        }
+            Err(_) => {
+                // The connection may be dead without knowing it: the next question makes a new one.
+                self.channels.lock().unwrap_or_else(PoisonError::into_inner).remove(&face.target);
+                Answer::unreachable("no answer in time")
+            }
+        })
     }
 
-    fn channel(&self, target: &str) -> Result<Channel, tonic::transport::Error> {
+    fn channel(
+        &self,
+        target: &str,
+        connect_timeout: Duration,
+    ) -> Result<Channel, tonic::transport::Error> {
         let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(channel) = channels.get(target) {
             return Ok(channel.clone());
         }
-        let mut endpoint = Endpoint::from_shared(target.to_owned())?;
+        let mut endpoint =
+            Endpoint::from_shared(target.to_owned())?.connect_timeout(connect_timeout);
         if endpoint.uri().scheme_str() == Some("https") {
             endpoint = endpoint.tls_config(ClientTlsConfig::new().with_native_roots())?;
         }
@@ -117,7 +128,9 @@ fn judge(response: GetEffectResponse, question: &Question, result_bytes_max: u64
 
 /// An error is no answer, or one that cannot be read; never a verdict.
 fn refused(status: &Status) -> Answer {
-    let note = format!("gRPC {:?}: {}", status.code(), status.message());
+    let words: String =
+        status.message().chars().filter(|c| !c.is_control()).take(WORDS_CHARS_MAX).collect();
+    let note = format!("gRPC {:?}: {words}", status.code());
     match status.code() {
         Code::Unavailable
         | Code::DeadlineExceeded

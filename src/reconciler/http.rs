@@ -2,9 +2,10 @@
 
 use std::{error::Error, sync::Arc};
 
+use http::HeaderValue;
 use reqwest::{Client, Method, Response, redirect};
 
-use super::resolver::Resolver;
+use super::{endpoints::NotSent, resolver::Resolver};
 use crate::{
     domain::verdict::Answer,
     policy::status::{HttpAnswer, HttpFace, Question, StatusEndpoint},
@@ -39,26 +40,28 @@ impl HttpProbe {
         face: &HttpFace,
         question: &Question,
         result_bytes_max: u64,
-    ) -> Answer {
-        let url = match face.url(question) {
-            Ok(url) => url,
-            // No question can be made of it, now or later.
-            Err(missing) => return Answer::unmapped(missing.to_string()),
-        };
+    ) -> Result<Answer, NotSent> {
+        // No question can be made of it, now or later.
+        let url =
+            face.url(question).map_err(|missing| NotSent(Answer::unmapped(missing.to_string())))?;
         let Ok(method) = Method::from_bytes(face.method.as_bytes()) else {
-            return Answer::unmapped("the method is none of HTTP");
+            return Err(NotSent(Answer::unmapped("the method is none of HTTP")));
         };
         let mut request = self.client.request(method, url).timeout(endpoint.timeout);
         for header in &endpoint.headers {
-            match header.value(|name| std::env::var(name).ok()) {
-                Ok(value) => request = request.header(&header.name, value),
-                Err(missing) => return Answer::unreachable(missing.to_string()),
-            }
+            let value = header
+                .value(|name| std::env::var(name).ok())
+                .map_err(|missing| NotSent(Answer::unreachable(missing.to_string())))?;
+            let value = HeaderValue::try_from(value);
+            let mut value =
+                value.map_err(|error| NotSent(Answer::unreachable(error.to_string())))?;
+            value.set_sensitive(true);
+            request = request.header(&header.name, value);
         }
-        match request.send().await {
+        Ok(match request.send().await {
             Ok(response) => read(response, face, question, result_bytes_max).await,
             Err(error) => Answer::unreachable(cause(&error)),
-        }
+        })
     }
 }
 
@@ -69,7 +72,7 @@ async fn read(
     result_bytes_max: u64,
 ) -> Answer {
     let status = response.status().as_u16();
-    let text = |value: &http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+    let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
     let headers: Vec<(String, String)> =
         response.headers().iter().map(|(name, value)| (name.to_string(), text(value))).collect();
     let mut body = Vec::new();

@@ -49,7 +49,11 @@ impl Reconciler {
     pub async fn run(self: Arc<Self>, interval: Duration) {
         let mut lanes = JoinSet::new();
         while self.stopping.run_until_cancelled(tokio::time::sleep(interval)).await.is_some() {
-            while lanes.try_join_next().is_some() {}
+            while let Some(ended) = lanes.try_join_next() {
+                if let Err(error) = ended {
+                    tracing::error!(%error, "a lane of the reconciler broke down");
+                }
+            }
             if let Err(error) = self.run_once(&mut lanes).await {
                 tracing::warn!(%error, "what is due could not be read");
             }
@@ -60,7 +64,10 @@ impl Reconciler {
 
     /// Starts a lane for each endpoint that has something due and none under way.
     async fn run_once(self: &Arc<Self>, lanes: &mut JoinSet<()>) -> Result<(), LedgerError> {
-        self.ledger.gather().await?;
+        if let Err(error) = self.ledger.gather().await {
+            // What is on the agenda already is looked at all the same.
+            tracing::warn!(%error, "grants whose lease is over could not be gathered");
+        }
         let request = SweepRequest { limit: usize::MAX, ..SweepRequest::default() };
         for lane in self.lanes(&request).await? {
             let origin = lane.origin().to_owned();
@@ -68,10 +75,11 @@ impl Reconciler {
                 continue;
             }
             let reconciler = Arc::clone(self);
+            let busy = Busy { reconciler: Arc::clone(self), origin: origin.clone() };
             lanes.spawn(async move {
+                let _busy = busy;
                 let budget = Budget::new(usize::MAX);
                 let swept = reconciler.run_lane(lane, &budget, None).await;
-                reconciler.with_busy(|busy| busy.remove(&origin));
                 match swept {
                     Ok(totals) if totals.looked_at > 0 => {
                         tracing::info!(origin, ?totals, "open intents looked at");
@@ -86,5 +94,17 @@ impl Reconciler {
 
     fn with_busy<T>(&self, job: impl FnOnce(&mut HashSet<String>) -> T) -> T {
         job(&mut self.busy.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Marks an endpoint's lane as under way, until it ends, however it ends.
+struct Busy {
+    reconciler: Arc<Reconciler>,
+    origin: String,
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.reconciler.with_busy(|busy| busy.remove(&self.origin));
     }
 }

@@ -5,15 +5,19 @@ use std::{
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
-use futures::future::try_join_all;
+use futures::future::join_all;
 use tokio::sync::mpsc;
 
 use super::{Reconciler, endpoints::QUESTIONS_MAX};
 use crate::{
     domain::intent::State,
+    ids,
     ledger::{LedgerError, Looked, Scope, Verdict},
     store::agenda::ToolKey,
 };
+
+/// The most that a dry run shows of one tool.
+const DRY_RUN_ROWS_MAX: usize = 10_000;
 
 /// Which open intents a pass looks at.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -124,13 +128,13 @@ impl Reconciler {
         request: &SweepRequest,
         tell: mpsc::Sender<Looked>,
     ) -> Result<Totals, LedgerError> {
-        if !request.dry_run {
-            self.ledger.gather().await?;
-        }
+        // Also in a dry run: no intent changes by it, and what is due would not be seen otherwise.
+        self.ledger.gather().await?;
         let budget = Budget::new(request.limit);
         let lanes = self.lanes(request).await?;
         let swept = lanes.into_iter().map(|lane| self.run_lane(lane, &budget, Some(&tell)));
-        let swept = try_join_all(swept).await?;
+        // One lane's error ends none of the others.
+        let swept: Vec<Totals> = join_all(swept).await.into_iter().collect::<Result<_, _>>()?;
         let mut all = Totals::default();
         swept.iter().for_each(|totals| all.add(totals));
         all.limit_reached = budget.reached.into_inner();
@@ -156,18 +160,20 @@ impl Reconciler {
                 continue; // its circuit is open, and its rows stay as they are
             }
             // A dry run claims nothing, so that a second look would find the same.
-            let wanted = if lane.scope.dry_run { usize::MAX } else { room };
-            let rows = budget.take(wanted);
-            if rows == 0 {
+            let rows = if lane.scope.dry_run { DRY_RUN_ROWS_MAX } else { room };
+            let mut entries = self.ledger.due(&tool, &lane.scope, rows).await?;
+            let found = entries.len();
+            entries.truncate(budget.take(found));
+            if entries.len() < found {
                 budget.reached.store(true, Ordering::SeqCst);
-                break;
             }
-            let swept = self.ledger.look_at_due(&tool, &lane.scope, rows).await?;
-            budget.give_back(rows - swept.looked.len());
-            if swept.found == rows && !lane.scope.dry_run {
+            let wanted = entries.len();
+            let swept = self.ledger.look_at_entries(entries, &lane.scope).await?;
+            budget.give_back(wanted - swept.len());
+            if found == rows && wanted == found && !lane.scope.dry_run {
                 lane.tools.push_back(tool);
             }
-            for looked in swept.looked {
+            for looked in swept {
                 totals.count(&looked);
                 if let Some(tell) = tell
                     && tell.send(looked).await.is_err()
@@ -190,7 +196,13 @@ impl Reconciler {
             let origin = endpoint.map_or_else(String::new, |endpoint| endpoint.origin.clone());
             lanes.entry(origin).or_default().push_back(tool);
         }
-        let lane = |(origin, tools)| Lane { origin, tools, scope };
+        let lane = |(origin, mut tools): (String, VecDeque<ToolKey>)| {
+            // Another tool first each time: the only question that a half-open circuit lets through must
+            // not always be that of a tool whose secret has run out.
+            let first = (ids::luck() * tools.len() as f64) as usize;
+            tools.rotate_left(first.min(tools.len().saturating_sub(1)));
+            Lane { origin, tools, scope }
+        };
         Ok(lanes.into_iter().map(lane).collect())
     }
 }

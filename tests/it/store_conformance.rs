@@ -11,7 +11,7 @@ use intent_ledger::{
         event::{Event, EventKind, Provenance},
         fingerprint::fingerprint,
         identity::{Call, HASH_VERSION, Recipe, downstream_digest, downstream_uuid, identify},
-        intent::{Intent, Probing, RecipeVersion, ResultBody, Settlement, State},
+        intent::{HandedOver, Intent, Probing, RecipeVersion, ResultBody, Settlement, State},
         time::Timestamp,
         tool::{ApprovalRule, ToolPolicy},
     },
@@ -453,7 +453,7 @@ on_every_store! {
             absences: 2,
             last_absence_at: Some(DECIDED_AT),
             asked_since: Some(DECIDED_AT),
-            handed_over: true,
+            handed_over: Some(HandedOver::GaveUp),
         };
         let replacement = Write::replace(&read, full, Vec::new(), Some(0));
         let at = done(write(&*store, &replacement).await);

@@ -1,6 +1,6 @@
 //! The rows that a decision leaves: a new one, a further attempt, a proposal.
 
-use super::{BeginCall, Candidate, Decision, ExecuteReason, Facts, Written, gates};
+use super::{BeginCall, Candidate, Decision, ExecuteReason, Facts, Written, gates, missing_id};
 use crate::domain::{
     approval::Approval,
     attempt::{Attempt, Fate, GrantedOn, Promise},
@@ -38,7 +38,13 @@ pub(super) fn grant(
         }
     }
     next.go(Transition::Grant)?;
-    next.kept.extend(candidate.kept.clone());
+    // What an attempt of unknown fate is asked by stays.
+    for (name, value) in &candidate.kept {
+        next.kept.entry(name.clone()).or_insert_with(|| value.clone());
+    }
+    if let Some(missing) = missing_id(&next.kept, policy) {
+        return Ok(missing);
+    }
     let lease_clamped = push_attempt(&mut next, call, policy, granted_on, facts.now);
     next.unsettle();
     next.needs_attention = next.conflict;

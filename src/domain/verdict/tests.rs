@@ -246,7 +246,7 @@ fn a_look_says_what_to_do_a_row_a_line() {
         ("failed", begun(asking()).failed(1), Look::Done),
         // Nobody can be asked: the next Begin is the way out while the window is open.
         ("deduplicates", ended(deduplicating()), Look::Later(open_until - MINUTE)),
-        ("fenced", ended(fenced), Look::Done),
+        ("fenced", ended(fenced.clone()), Look::Later(ended(fenced).now() + LONGEST_WAIT)),
     ];
     for (name, mut story, expected) in lines {
         let before = story.row().clone();
@@ -265,7 +265,8 @@ fn without_a_way_to_ask_a_person_is_told_once() {
         assert_eq!(story.look(), Look::Done);
         // Who has seen it is not told again.
         let mut story = story.resolved(&Resolution::Acknowledged);
-        assert_eq!(story.look(), Look::Done);
+        let later = story.now() + LONGEST_WAIT;
+        assert_eq!(story.look(), Look::Later(later));
         assert_eq!((story.state(), story.row().needs_attention), (State::Unknown, false));
     }
 }
@@ -296,4 +297,61 @@ fn one_object_does_not_settle_two_keys() {
     assert_eq!(outcome.events[0].kind, EventKind::Contradiction);
     let again = shares_object(&outcome.intent, &other, settled.now());
     assert_eq!(again.events, []);
+}
+
+#[test]
+fn an_early_absence_after_a_reference_is_asked_about_again() {
+    let mut story = Story::under(asking()).begin(1);
+    story.report_extend(1, MINUTE, Some("ch_1")).0.unwrap();
+    let story = story.wait(MINUTE).hear(&Answer::Absent);
+    assert_eq!((story.state(), story.row().needs_attention), (State::Started, false));
+    let story = story.hear(&found(Some("ch_1")));
+    assert_eq!((story.state(), story.row().needs_attention), (State::Completed, false));
+}
+
+#[test]
+fn absences_are_spaced_by_what_was_promised_at_the_grant() {
+    let mut story = visible().hear(&Answer::Absent);
+    // A later policy is content with less; the promise stands.
+    story.policy.downstream.status = Some(StatusRule { visibility: SECOND, ..STATUS });
+    let story = story.wait(VISIBILITY / 2 - SECOND).hear(&Answer::Absent);
+    assert_eq!((story.state(), story.row().probing.absences), (State::Started, 1));
+    assert_eq!(story.wait(SECOND).hear(&Answer::Absent).state(), State::Failed);
+}
+
+#[test]
+fn absences_are_spaced_from_answer_to_question() {
+    let mut story = visible();
+    let asked = Asked::of(story.row(), story.now());
+    story = story.wait(VISIBILITY / 2);
+    story.apply_answer(asked, &Answer::Absent);
+    assert_eq!(story.row().probing.absences, 1);
+    // The next question goes out at once, long after the first one did.
+    let story = story.hear(&Answer::Absent);
+    assert_eq!((story.state(), story.row().probing.absences), (State::Started, 1));
+    assert_eq!(story.wait(VISIBILITY / 2).hear(&Answer::Absent).state(), State::Failed);
+}
+
+#[test]
+fn another_reason_is_told_although_the_first_was_acknowledged() {
+    let story = lapsed().hear(&unmapped()).wait(GIVE_UP_AFTER).hear(&unmapped());
+    let story = story.resolved(&Resolution::Acknowledged);
+    let taken =
+        Answer::Taken { downstream_ref: "ch_1".to_owned(), other: Key::from_bytes([7; 32]) };
+    let story = story.hear(&taken);
+    assert!(story.row().needs_attention);
+    assert_eq!(story.kinds(), [EventKind::Probed]);
+}
+
+/// Facts that contradict each other flag a row, and yet a further attempt of it can be asked about.
+#[test]
+fn a_further_attempt_of_a_contradicted_intent_is_looked_at() {
+    let story = Story::under(asking()).begin(1).failed(1);
+    let mut story = story.begin(2);
+    story.row.as_mut().unwrap().conflict = true;
+    story.row.as_mut().unwrap().needs_attention = true;
+    let end = story.row().current().unwrap().lease_expires_at;
+    assert_eq!(story.row().first_look_at(), Some(end));
+    let mut story = story.wait(MINUTE);
+    assert_eq!(story.look(), Look::Ask);
 }

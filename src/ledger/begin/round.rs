@@ -224,6 +224,9 @@ impl<'a> Round<'a> {
             let intent = Box::new(row.clone());
             return Err(LedgerError::ParametersChanged { intent, pointers });
         }
+        if matches!(decision, Decision::BusinessIdRequired { .. }) {
+            return self.without_row(decision);
+        }
         // Another call under this key leaves no trace on the row, not even here.
         let replayed = matches!(decision, Decision::Replay { .. });
         self.ledger.repeats.seen(row.id(), replayed);

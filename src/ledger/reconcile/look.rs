@@ -17,7 +17,10 @@ use crate::{
     },
     ids,
     ledger::{Ledger, LedgerError, Reading, error::chain},
-    policy::status::{Question, StatusEndpoint},
+    policy::{
+        PolicySet,
+        status::{Question, StatusEndpoint},
+    },
     store::{
         RowKey, Stored,
         agenda::{Entry, Next, Release, ToolKey},
@@ -113,11 +116,20 @@ impl Looked {
     }
 }
 
+/// What looking at some entries came to.
+pub(super) struct Looks {
+    /// Whether any of them was ours to look at.
+    pub(super) claimed: bool,
+    /// What is worth telling.
+    pub(super) looked: Vec<Looked>,
+}
+
 /// An intent whose downstream is to be asked.
 struct Open {
     entry: Entry,
     reading: Reading,
     policy: Arc<ToolPolicy>,
+    policy_version: u32,
     rule: StatusRule,
     endpoint: Arc<StatusEndpoint>,
 }
@@ -137,22 +149,22 @@ impl Ledger {
         entries: Vec<Entry>,
         dry_run: bool,
         insist: bool,
-    ) -> Result<Vec<Looked>, LedgerError> {
+    ) -> Result<Looks, LedgerError> {
         let entries = if dry_run { entries } else { self.claim(entries).await? };
         if entries.is_empty() {
-            return Ok(Vec::new());
+            return Ok(Looks { claimed: false, looked: Vec::new() });
         }
         let began = monotonic();
-        let keys = entries
-            .iter()
-            .map(|entry| RowKey { namespace: entry.namespace.clone(), id: entry.id })
-            .collect();
-        let found = self.reader.find(keys).await?;
-        let now = found.now;
+        let (now, rows) = self.rows_of(&entries).await?;
+        let glances = entries.iter().zip(rows).map(async |(entry, row)| match row {
+            Ok(row) => self.first_glance(entry, now, row, dry_run, insist).await,
+            Err(error) => Err(error),
+        });
+        let glances = join_all(glances).await;
         let mut settled: Vec<(Entry, Settled)> = Vec::new();
         let mut open = Vec::new();
-        for (entry, row) in entries.into_iter().zip(found.rows) {
-            match self.first_glance(&entry, now, row, dry_run, insist).await {
+        for (entry, glance) in entries.into_iter().zip(glances) {
+            match glance {
                 Ok(Glance::Ask(asking)) => open.push(asking.into_open(entry)),
                 Ok(Glance::Settled(left)) => settled.push((entry, left)),
                 Err(error) => settled.push((entry.clone(), failed(&entry, now, &error))),
@@ -180,18 +192,40 @@ impl Ledger {
             // What is not given back is due again once the claim is over.
             self.store.release(&releases).await?;
         }
-        Ok(settled.into_iter().filter_map(|(_, left)| left.looked).collect())
+        let looked = settled.into_iter().filter_map(|(_, left)| left.looked).collect();
+        Ok(Looks { claimed: true, looked })
     }
 
     async fn claim(&self, entries: Vec<Entry>) -> Result<Vec<Entry>, LedgerError> {
         let Some(first) = entries.first() else { return Ok(entries) };
         let policies = self.policies.current();
         let endpoint = policies.active().status(&first.namespace, &first.tool);
-        let span = endpoint.map_or(Duration::ZERO, |it| it.timeout) + CLAIM_MARGIN;
+        // A question may wait as long for its turn as for its answer.
+        let span = endpoint.map_or(Duration::ZERO, |it| it.timeout * 2) + CLAIM_MARGIN;
         let claimed = self.store.claim(&entries, span).await?;
         let entries = entries.into_iter().zip(claimed);
         let mine = entries.filter_map(|(entry, claimed)| claimed.then_some(entry));
         Ok(mine.map(|entry| Entry { version: entry.version + 1, ..entry }).collect())
+    }
+
+    /// The rows of these entries, as of one moment or nearly so. A row that cannot be read does not take
+    /// the others with it.
+    async fn rows_of(
+        &self,
+        entries: &[Entry],
+    ) -> Result<(Timestamp, Vec<Result<Option<Stored>, LedgerError>>), LedgerError> {
+        let key = |entry: &Entry| RowKey { namespace: entry.namespace.clone(), id: entry.id };
+        match self.reader.find(entries.iter().map(key).collect()).await {
+            Ok(found) => return Ok((found.now, found.rows.into_iter().map(Ok).collect())),
+            Err(LedgerError::Internal(_)) if entries.len() > 1 => {}
+            Err(error) => return Err(error),
+        }
+        let now = self.now().await?;
+        // Past the batcher of reads, which would put them together again.
+        let alone = entries.iter().map(async |entry| {
+            Ok(self.store.find(&[key(entry)]).await?.rows.into_iter().next().flatten())
+        });
+        Ok((now, join_all(alone).await))
     }
 
     /// What the row itself says, before anybody is asked.
@@ -211,9 +245,10 @@ impl Ledger {
         let policy = Arc::clone(policies.active().tool(&intent.namespace, &intent.tool));
         let endpoint = policies.active().status(&intent.namespace, &intent.tool);
         let askable = policy.downstream.status.zip(endpoint.map(Arc::clone));
+        let policy_version = policies.active().version();
         let ask = |askable: Option<(StatusRule, Arc<StatusEndpoint>)>, reading, policy| {
             let Some((rule, endpoint)) = askable else { return Glance::silent(None) };
-            Glance::Ask(Asking { reading, policy, rule, endpoint })
+            Glance::Ask(Asking { reading, policy, policy_version, rule, endpoint })
         };
         let asked_by_a_person = insist && intent.state.is_unsettled() && intent.needs_attention;
         match look(intent, &policy, now)? {
@@ -231,7 +266,7 @@ impl Ledger {
                 let after = if dry_run {
                     Arc::new(Stored { intent: outcome.intent, ..(*reading.stored).clone() })
                 } else {
-                    self.hand_over(&reading, &policy).await?
+                    self.hand_over(&reading, &policies, &policy).await?
                 };
                 let note = "the policy names no way to ask, and nobody else can tell";
                 let looked =
@@ -245,6 +280,7 @@ impl Ledger {
     async fn hand_over(
         &self,
         reading: &Reading,
+        policies: &PolicySet,
         policy: &ToolPolicy,
     ) -> Result<Arc<Stored>, LedgerError> {
         let decide = |intent: &Intent, now: Timestamp| {
@@ -257,7 +293,9 @@ impl Ledger {
         let intent = &reading.stored.intent;
         let recent = Some(reading.clone());
         let (namespace, key) = (&intent.namespace, &intent.key);
-        Ok(self.change(namespace, key, Deadline::default(), recent, decide).await?.stored)
+        let version = Some(policies.active().version());
+        let changed = self.change(namespace, key, Deadline::default(), recent, version, decide);
+        Ok(changed.await?.stored)
     }
 
     async fn ask(&self, open: &Open) -> Option<Answer> {
@@ -279,20 +317,25 @@ impl Ledger {
         open: &[Open],
         mut answers: Vec<Option<Answer>>,
     ) -> Result<Vec<Option<Answer>>, LedgerError> {
+        let elsewhere = open.iter().zip(&answers).map(async |(open, answer)| match answer {
+            Some(Answer::Executed { downstream_ref: Some(reference), .. }) => {
+                let intent = &open.reading.stored.intent;
+                self.store.other_with_reference(&tool_of(intent), reference, intent.id()).await
+            }
+            _ => Ok(None),
+        });
+        let elsewhere = join_all(elsewhere).await;
         let mut named_here: HashMap<(ToolKey, String), Key> = HashMap::new();
-        for (open, answer) in open.iter().zip(&mut answers) {
+        for ((open, answer), elsewhere) in open.iter().zip(&mut answers).zip(elsewhere) {
             let Some(Answer::Executed { downstream_ref: Some(reference), .. }) = answer else {
                 continue;
             };
-            let reference = reference.clone();
             let intent = &open.reading.stored.intent;
-            let tool = ToolKey { namespace: intent.namespace.clone(), tool: intent.tool.clone() };
-            let elsewhere = self.store.other_with_reference(&tool, &reference, intent.id()).await?;
-            let here = named_here.get(&(tool.clone(), reference.clone())).copied();
-            match elsewhere.or(here) {
-                Some(other) => *answer = Some(Answer::Taken { downstream_ref: reference, other }),
+            let object = (tool_of(intent), reference.clone());
+            match elsewhere?.or(named_here.get(&object).copied()) {
+                Some(other) => *answer = Some(Answer::Taken { downstream_ref: object.1, other }),
                 None => {
-                    named_here.insert((tool, reference), intent.key);
+                    named_here.insert(object, intent.key);
                 }
             }
         }
@@ -333,7 +376,16 @@ impl Ledger {
         } else {
             let reading = Some(Reading { now, ..open.reading.clone() });
             let (namespace, key) = (&before.namespace, &before.key);
-            let changed = self.change(namespace, key, Deadline::default(), reading, decide).await?;
+            let changed = self
+                .change(
+                    namespace,
+                    key,
+                    Deadline::default(),
+                    reading,
+                    Some(open.policy_version),
+                    decide,
+                )
+                .await?;
             (changed.stored.intent.clone(), changed.more)
         };
         let probes = open.entry.probes + 1;
@@ -356,13 +408,12 @@ impl Ledger {
     /// both are then shown to a person.
     async fn flag_if_shared(&self, settled: &Intent) -> Result<(), LedgerError> {
         let Some(reference) = &settled.downstream_ref else { return Ok(()) };
-        let tool = ToolKey { namespace: settled.namespace.clone(), tool: settled.tool.clone() };
-        let Some(other) = self.store.other_with_reference(&tool, reference, settled.id()).await?
-        else {
-            return Ok(());
-        };
+        let tool = tool_of(settled);
+        let other = self.store.other_with_reference(&tool, reference, settled.id()).await?;
+        let Some(other) = other else { return Ok(()) };
         let decide = |intent: &Intent, now: Timestamp| Ok((shares_object(intent, &other, now), ()));
-        self.change(&settled.namespace, &settled.key, Deadline::default(), None, decide).await?;
+        self.change(&settled.namespace, &settled.key, Deadline::default(), None, None, decide)
+            .await?;
         Ok(())
     }
 }
@@ -382,15 +433,20 @@ impl Glance {
 struct Asking {
     reading: Reading,
     policy: Arc<ToolPolicy>,
+    policy_version: u32,
     rule: StatusRule,
     endpoint: Arc<StatusEndpoint>,
 }
 
 impl Asking {
     fn into_open(self, entry: Entry) -> Open {
-        let Self { reading, policy, rule, endpoint } = self;
-        Open { entry, reading, policy, rule, endpoint }
+        let Self { reading, policy, policy_version, rule, endpoint } = self;
+        Open { entry, reading, policy, policy_version, rule, endpoint }
     }
+}
+
+fn tool_of(intent: &Intent) -> ToolKey {
+    ToolKey { namespace: intent.namespace.clone(), tool: intent.tool.clone() }
 }
 
 fn verdict(answer: &Answer, after: &Intent) -> Verdict {

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{HashMap, hash_map},
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -22,6 +22,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// How long a Begin without a deadline waits for a question.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
+/// What of a caller's deadline is kept for the answer.
+const LAST_WORD: Duration = Duration::from_millis(500);
+
 /// The questions that Begins of this server wait for, one an intent; each stays here for a while after
 /// its answer.
 #[derive(Default)]
@@ -29,12 +32,27 @@ pub(in crate::ledger) struct LooksFirst {
     under_way: Mutex<HashMap<Uuid, watch::Receiver<bool>>>,
 }
 
+/// Takes a question off the list, however its task ends.
+struct Forgotten {
+    ledger: Arc<Ledger>,
+    id: Uuid,
+}
+
+impl Drop for Forgotten {
+    fn drop(&mut self) {
+        let looks = &self.ledger.looks_first.under_way;
+        looks.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id);
+    }
+}
+
 impl Ledger {
     /// Asks the downstream what became of an intent, or waits for whoever is asking already. What
     /// came of it stands in the row.
     pub(in crate::ledger) async fn look_first(&self, intent: &Intent, deadline: Deadline) {
         let mut done = self.start_look(intent);
+        // With time left for an answer: the caller is better told to hold than nothing.
         let left = deadline.left(WAIT_MAX);
+        let left = left - (left / 4).min(LAST_WORD);
         // The look goes on without us; its verdict is there for the next one.
         tokio::time::timeout(left, done.wait_for(|done| *done)).await.ok();
     }
@@ -53,15 +71,16 @@ impl Ledger {
         let (namespace, tool) = (intent.namespace.clone(), intent.tool.clone());
         // A task of its own, so that no caller who goes away leaves a question without an end.
         self.tasks.spawn(async move {
-            if let Err(error) = ledger.look_once(id, &namespace, &tool).await {
+            let _forgotten = Forgotten { ledger: Arc::clone(&ledger), id };
+            let look = ledger.look_once(id, &namespace, &tool);
+            // A stop leaves the claim behind; it is over soon, and then others look.
+            if let Some(Err(error)) = ledger.stopping.run_until_cancelled(look).await {
                 tracing::warn!(%error, tool, "the downstream could not be asked before a retry");
             }
             tell.send_replace(true);
             // A crowd of retries is no reason to ask more often than the reconciler would.
             let spacing = tokio::time::sleep(FIRST_WAIT);
             ledger.stopping.run_until_cancelled(spacing).await;
-            let looks = &ledger.looks_first.under_way;
-            looks.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
         });
         done
     }
@@ -77,7 +96,9 @@ impl Ledger {
         if entry.asked_at.is_some_and(|asked| now.since(asked) < FIRST_WAIT) {
             return Ok(());
         }
-        self.look_at(vec![entry], false, true).await?;
+        if !self.look_at(vec![entry.clone()], false, true).await?.claimed {
+            self.unclaimed(entry, deadline).await?;
+        }
         Ok(())
     }
 

@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::{
     PostgresStore,
+    fault::is_conflict,
     parameters::{micros, time},
     signed, unsigned,
 };
@@ -21,6 +22,9 @@ use crate::{
         agenda::{Agenda, Entry, Release, ToolKey, WAITING_MAX},
     },
 };
+
+/// How often a statement that met others' is tried again.
+const TRIES_MAX: usize = 5;
 
 /// `store.agenda.gather`: an entry that is there has its own time already. In the order of their ids, so
 /// that two that gather the same do not wait for each other in turn.
@@ -89,7 +93,7 @@ const RELEASE: &str = "
 impl Agenda for PostgresStore {
     async fn gather(&self, batches_max: usize) -> Result<usize, StoreError> {
         let rows_max = i64::try_from(batches_max).unwrap_or(i64::MAX);
-        let rows = self.query_all(GATHER, &[(&rows_max, Type::INT8)]).await?;
+        let rows = self.query_again(GATHER, &[(&rows_max, Type::INT8)]).await?;
         Ok(rows.first().map_or(0, |row| usize::try_from(row.get::<_, i64>(0)).unwrap_or(0)))
     }
 
@@ -127,7 +131,7 @@ impl Agenda for PostgresStore {
         let versions: Vec<i32> = sorted.iter().map(|entry| signed(entry.version)).collect();
         let span = i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
         let rows = self
-            .query(
+            .query_again(
                 CLAIM,
                 &[
                     (&ids, Type::UUID_ARRAY),
@@ -172,7 +176,7 @@ impl Agenda for PostgresStore {
             sorted.iter().map(|it| next(it).map_or(0, |next| signed(next.probes))).collect();
         let asked: Vec<Option<SystemTime>> =
             sorted.iter().map(|it| next(it).and_then(|next| next.asked_at).map(time)).collect();
-        self.query(
+        self.query_again(
             RELEASE,
             &[
                 (&ids, Type::UUID_ARRAY),
@@ -184,6 +188,27 @@ impl Agenda for PostgresStore {
         )
         .await?;
         Ok(())
+    }
+}
+
+impl PostgresStore {
+    /// As `query`, and again where others' transactions threw it out: several servers look through the same
+    /// batches and meet the same entries.
+    async fn query_again(
+        &self,
+        statement: &str,
+        parameters: &[super::Parameter<'_>],
+    ) -> Result<Vec<Row>, StoreError> {
+        let mut tries = 0;
+        loop {
+            match self.query(statement, parameters).await {
+                Err(StoreError::Unavailable(error)) if is_conflict(&error) && tries < TRIES_MAX => {
+                }
+                Err(StoreError::Locked(_)) if tries < TRIES_MAX => {}
+                other => return other,
+            }
+            tries += 1;
+        }
     }
 }
 

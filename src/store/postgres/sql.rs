@@ -232,7 +232,7 @@ const REMEMBER_GRANTS: &str = "granted AS (
 /// What an unusual change leaves unsettled.
 const PUT_ON_AGENDA: &str = "put AS (
             INSERT INTO open_intents (id, namespace, tool, due_at)
-            SELECT id, namespace, tool, due_at FROM replaced WHERE due_at IS NOT NULL
+            SELECT id, namespace, tool, due_at FROM replaced WHERE due_at IS NOT NULL ORDER BY id
             ON CONFLICT (id) DO UPDATE SET due_at = excluded.due_at, probes = 0, asked_at = NULL,
                 claimed_until = NULL, version = open_intents.version + 1)";
 

@@ -74,6 +74,25 @@ on_both_stores! {
         world.stop().await;
     }
 
+    /// What the key is made of goes before what is merely sent along: the question must be about the effect.
+    async fn the_identity_pointer_is_asked_by_and_not_what_is_sent_along(kind) {
+        let downstream = Downstream::start().await;
+        let status = downstream
+            .over_http("charge", VISIBILITY)
+            .replace("{downstream_key}", "{business.order}");
+        let server = TestServer::with_policy(kind, &policy(&[CHARGE, &status])).await;
+        let world = World { server, downstream };
+        let mut request = calls::charge("o-17", 1200, "a");
+        let ids = &mut request.identity.as_mut().unwrap().business_ids;
+        ids.insert("order".into(), "o-99".into());
+        let granted = expect(world.agent(), request, Decision::Execute, Reason::New).await;
+        world.wait(MINUTE).await;
+        world.verdict(&granted).await;
+        assert_eq!(world.downstream.running.questions("o-99"), 0);
+        assert_eq!(world.downstream.running.questions("o-17"), 1);
+        world.stop().await;
+    }
+
     /// Case 33: what a request says is never where the ledger goes.
     async fn a_url_in_the_arguments_is_ignored(kind) {
         let world = World::new(kind).await;

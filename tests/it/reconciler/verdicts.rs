@@ -154,7 +154,7 @@ on_both_stores! {
 
     async fn what_is_still_running_is_asked_again(kind) {
         let world = World::new(kind).await;
-        let granted = world.abandoned("o-17", "late_effect=400ms").await;
+        let granted = world.abandoned("o-17", "late_effect=3s").await;
         world.wait(MINUTE * 10).await;
         assert_eq!(world.pass().await.verdicts(), [Verdict::Running]);
         assert_eq!(world.state(&granted).await, (IntentState::Started, false));
@@ -269,6 +269,32 @@ on_both_stores! {
         let negative = ReconcileRequest { limit: -1, ..Default::default() };
         assert_eq!(world.agent().clone().reconcile(negative).await.unwrap_err().code(), Code::InvalidArgument);
         world.stop().await;
+    }
+
+    /// The limit is of the whole pass, and no endpoint takes it away from the others.
+    async fn a_limit_is_shared_by_all_endpoints(kind) {
+        let downstreams = [Downstream::start().await, Downstream::start().await, Downstream::start().await];
+        let tools = ["charge", "mail", "ticket"];
+        let sections: Vec<String> = tools.iter().zip(&downstreams).map(|(tool, downstream)| {
+            let status = downstream.over_http(tool, VISIBILITY);
+            format!("[tools.{tool}]\nidentity = [\"/order\"]\nscope = \"namespace\"\n{status}")
+        }).collect();
+        let sections: Vec<&str> = sections.iter().map(String::as_str).collect();
+        let server = TestServer::with_policy(kind, &policy(&sections)).await;
+        for (tool, downstream) in tools.iter().zip(&downstreams) {
+            let mut request = charge("o-1", 1, "a");
+            request.identity.as_mut().unwrap().tool = (*tool).into();
+            let granted = expect(&server.agent, request, Decision::Execute, Reason::New).await;
+            downstream.send(&granted, "").await.unwrap();
+        }
+        server.store.age(MINUTE).await;
+        let dry = pass(&server.agent, ReconcileRequest { dry_run: true, ..Default::default() }).await;
+        assert_eq!((dry.verdicts(), dry.totals.limit_reached), (vec![Verdict::Completed; 3], false));
+        let one = pass(&server.agent, ReconcileRequest { limit: 1, ..Default::default() }).await;
+        assert_eq!((one.verdicts(), one.totals.limit_reached), (vec![Verdict::Completed], true));
+        let rest = pass(&server.agent, ReconcileRequest { limit: 3, ..Default::default() }).await;
+        assert_eq!((rest.verdicts(), rest.totals.limit_reached), (vec![Verdict::Completed; 2], false));
+        server.stop().await;
     }
 
     async fn a_look_at_an_intent_that_is_not_there_says_so(kind) {
