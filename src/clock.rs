@@ -47,8 +47,8 @@ impl Deadline {
     }
 }
 
-/// A reading of the monotonic clock.
+/// A reading of the monotonic clock: the runtime's, which timers follow and a test can pause.
 #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the clock")]
 pub fn monotonic() -> Instant {
-    Instant::now()
+    tokio::time::Instant::now().into_std()
 }

@@ -38,6 +38,7 @@ use crate::{
         time::Timestamp,
         tool::ToolPolicy,
     },
+    ids::Luck,
     store::{RowKey, Store, Stored, Write, row_id},
 };
 
@@ -74,6 +75,8 @@ pub struct LedgerOptions {
     pub batch_rows_max: usize,
     /// How many writers there are, where the store can use them.
     pub writers: usize,
+    /// What keeps the reconciler's waits apart.
+    pub luck: Luck,
 }
 
 impl Default for LedgerOptions {
@@ -83,6 +86,7 @@ impl Default for LedgerOptions {
             queue_max: write_batcher::QUEUE_MAX,
             batch_rows_max: write_batcher::BATCH_ROWS_MAX,
             writers: write_batcher::WRITERS,
+            luck: Luck::default(),
         }
     }
 }
@@ -116,6 +120,7 @@ pub struct Ledger {
     repeats: Arc<Repeats>,
     recent: Recent,
     looks_first: LooksFirst,
+    luck: Luck,
     tasks: TaskTracker,
     stopping: tokio_util::sync::CancellationToken,
 }
@@ -149,6 +154,7 @@ impl Ledger {
             repeats,
             recent: Recent::default(),
             looks_first: LooksFirst::default(),
+            luck: options.luck.clone(),
             tasks,
             stopping,
         }))

@@ -165,6 +165,21 @@ impl Write {
         self.id
     }
 
+    /// What must hold for it to happen.
+    pub fn expected(&self) -> Expected {
+        self.expected
+    }
+
+    /// The policy version that must still be active; `None` where it rests on no policy.
+    pub fn policy(&self) -> Option<u32> {
+        self.policy
+    }
+
+    /// When the reconciler must look at the row, if this write is what decides that.
+    pub fn look_at(&self) -> Option<Timestamp> {
+        self.look_at
+    }
+
     /// The version that the row has after this write.
     pub fn version_after(&self) -> Version {
         match self.expected {
@@ -174,7 +189,7 @@ impl Write {
     }
 
     /// When the lease of a new row that has been stamped is over, if it was granted one.
-    fn first_lease_end(&self) -> Option<Timestamp> {
+    pub fn first_lease_end(&self) -> Option<Timestamp> {
         match self.change {
             Change::New => self.intent.first_look_at(),
             Change::Settlement | Change::Other { .. } => None,

@@ -15,7 +15,6 @@ use crate::{
         tool::{StatusRule, ToolPolicy},
         verdict::{Answer, Asked, Look, is_due, look, reconcile, shares_object, still_matters},
     },
-    ids,
     ledger::{Ledger, LedgerError, Reading, error::chain},
     policy::{
         PolicySet,
@@ -167,7 +166,7 @@ impl Ledger {
             match glance {
                 Ok(Glance::Ask(asking)) => open.push(asking.into_open(entry)),
                 Ok(Glance::Settled(left)) => settled.push((entry, left)),
-                Err(error) => settled.push((entry.clone(), failed(&entry, now, &error))),
+                Err(error) => settled.push((entry.clone(), self.failed(&entry, now, &error))),
             }
         }
         let answers = join_all(open.iter().map(|it| self.ask(it))).await;
@@ -175,7 +174,7 @@ impl Ledger {
         let later = now + monotonic().duration_since(began);
         let verdicts = open.iter().zip(answers).map(async |(open, answer)| {
             let applied = self.apply(open, answer, now, later, dry_run).await;
-            applied.unwrap_or_else(|error| failed(&open.entry, later, &error))
+            applied.unwrap_or_else(|error| self.failed(&open.entry, later, &error))
         });
         let verdicts = join_all(verdicts).await;
         settled.extend(open.into_iter().map(|it| it.entry).zip(verdicts));
@@ -354,7 +353,7 @@ impl Ledger {
         let before = &open.reading.stored.intent;
         let Some(answer) = answer else {
             let next = Next {
-                due_at: now + CIRCUIT_WAIT.mul_f64(0.5 + ids::luck()),
+                due_at: now + CIRCUIT_WAIT.mul_f64(0.5 + self.luck.draw()),
                 probes: open.entry.probes,
                 asked_at: open.entry.asked_at,
             };
@@ -392,7 +391,7 @@ impl Ledger {
         // Somebody's newer word has put it on the agenda already, if it belongs there.
         let open_still = after.first_look_at().is_some() && after.state.is_unsettled();
         let next = open_still.then(|| Next {
-            due_at: next_look(&after, open.rule, probes, ids::luck(), now),
+            due_at: next_look(&after, open.rule, probes, self.luck.draw(), now),
             probes,
             asked_at: Some(asked_at),
         });
@@ -415,6 +414,22 @@ impl Ledger {
         self.change(&settled.namespace, &settled.key, Deadline::default(), None, None, decide)
             .await?;
         Ok(())
+    }
+
+    /// A look that did not come to an end is made again; the row is as it was, or as others made it.
+    fn failed(&self, entry: &Entry, now: Timestamp, error: &LedgerError) -> Settled {
+        tracing::warn!(
+            error = chain(error),
+            id = %entry.id,
+            tool = entry.tool,
+            "an open intent could not be looked at"
+        );
+        let next = Next {
+            due_at: now + back_off(entry.probes + 1, self.luck.draw()),
+            probes: entry.probes + 1,
+            asked_at: entry.asked_at,
+        };
+        Settled { looked: None, next: Some(next) }
     }
 }
 
@@ -471,20 +486,4 @@ fn note(answer: &Answer) -> String {
         Answer::Unmapped { note } | Answer::Unreachable { note } => note.clone(),
         Answer::Executed { .. } | Answer::Absent | Answer::Running => String::new(),
     }
-}
-
-/// A look that did not come to an end is made again; the row is as it was, or as others made it.
-fn failed(entry: &Entry, now: Timestamp, error: &LedgerError) -> Settled {
-    tracing::warn!(
-        error = chain(error),
-        id = %entry.id,
-        tool = entry.tool,
-        "an open intent could not be looked at"
-    );
-    let next = Next {
-        due_at: now + back_off(entry.probes + 1, ids::luck()),
-        probes: entry.probes + 1,
-        asked_at: entry.asked_at,
-    };
-    Settled { looked: None, next: Some(next) }
 }
