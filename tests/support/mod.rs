@@ -2,6 +2,7 @@
 
 pub(crate) mod calls;
 pub(crate) mod cluster;
+pub(crate) mod dice;
 pub(crate) mod downstream;
 pub(crate) mod faulty;
 pub(crate) mod http;
