@@ -48,6 +48,10 @@ soak seconds='600':
 model-long:
     cargo test --release --locked --test model -- --include-ignored
 
+# five minutes of kill -9 and faults over 1,000 effects; `cargo test` has thirty seconds of it
+chaos seconds='300' actions='1000':
+    INTENT_LEDGER_CHAOS_SECONDS='{{seconds}}' INTENT_LEDGER_CHAOS_ACTIONS='{{actions}}' cargo test --locked --test chaos
+
 # licences, doubled versions, sources; needs cargo-deny
 deny:
     cargo deny --locked check bans licenses sources

@@ -489,6 +489,7 @@ fn help_reads_as_its_golden_file_says() {
     for (name, arguments) in [
         ("help", &["--help"] as &[&str]),
         ("begin-help", &["begin", "--help"]),
+        ("demo-help", &["demo", "--help"]),
         ("downstream-help", &["downstream", "--help"]),
     ] {
         let help = run(arguments).exits(0).stdout;

@@ -68,3 +68,49 @@ fn the_story_is_plain_text_in_80_columns_off_a_terminal() {
         assert!(story.contains(words), "{words} is not in\n{story}");
     }
 }
+
+#[test]
+fn a_killed_agent_s_mail_is_settled_by_the_reconciler_and_sent_exactly_once() {
+    let told: Value = serde_json::from_slice(&demo(&["--crash", "--json"]).stdout).unwrap();
+
+    assert_eq!(told["exactly_once"], true);
+    let of = |action: &Value| {
+        let word = |value: &Value| value.as_str().unwrap().to_owned();
+        let answers = action["ledger_answers"].as_array().unwrap().iter();
+        let answers: Vec<String> = answers
+            .map(|it| [&it["asked_by"], &it["decision"], &it["reason"]].map(word).join(" "))
+            .collect();
+        let ends = [&action["killed"], &action["reconciled_as"], &action["settled_by"]].map(word);
+        (ends.join(" "), action["sent"].as_u64().unwrap(), answers)
+    };
+    let actions = told["actions"].as_array().unwrap();
+    let held = ["agent-1 EXECUTE NEW", "agent-2 HOLD IN_FLIGHT"];
+    let with_last = |last: &str| [held[0], held[1], last].map(str::to_owned).to_vec();
+    assert_eq!(
+        actions.iter().map(of).collect::<Vec<_>>(),
+        [
+            (
+                "after_send COMPLETED RECONCILER".to_owned(),
+                1,
+                with_last("agent-3 REPLAY COMPLETED")
+            ),
+            ("before_send FAILED CALLER".to_owned(), 1, with_last("agent-3 EXECUTE RETRY")),
+        ]
+    );
+    assert_eq!(actions[0]["questions"], 1);
+    // One before an absence counts, and the two that do.
+    assert!(actions[1]["questions"].as_u64().unwrap() >= 2, "{}", actions[1]);
+}
+
+#[test]
+fn the_story_of_the_crash_fits_on_a_page() {
+    let story = String::from_utf8(demo(&["--crash"]).stdout).unwrap();
+    assert!(story.lines().count() < 40, "{story}");
+    for line in story.lines() {
+        assert!(line.chars().count() <= 80 && !line.contains('\x1b'), "{line}");
+    }
+    for words in ["1. Killed after the send", "2. Killed before the send", "REPLAY COMPLETED eff-1"]
+    {
+        assert!(story.contains(words), "{words} is not in\n{story}");
+    }
+}

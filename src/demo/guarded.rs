@@ -278,6 +278,6 @@ impl EmailTool for GuardedTool {
 }
 
 /// An enum's public name without its prefix.
-fn short(name: &str, prefix: &str) -> String {
+pub(super) fn short(name: &str, prefix: &str) -> String {
     name.strip_prefix(prefix).unwrap_or(name).to_owned()
 }

@@ -3,9 +3,10 @@
 //! `agent` has the four layers that repeat, `provider` the mail server that answers too late,
 //! `guarded` what an agent does to be safe, `report` the words. Everything on the wire is real
 //! and on this machine: the servers, their requests, the time-outs. The model is a script, the
-//! crash drops what the process has in memory.
+//! crash drops what the process has in memory. In the story of [`crash`] it is a real one.
 
 mod agent;
+pub mod crash;
 mod guarded;
 mod provider;
 mod report;
@@ -13,6 +14,7 @@ mod report;
 use std::{
     io::Write,
     net::{Ipv4Addr, SocketAddr},
+    path::Path,
     sync::Arc,
     time::Duration,
 };
@@ -167,7 +169,7 @@ async fn with_ledger(telling: Telling, minutes: &Arc<Minutes>) -> anyhow::Result
         .prefix("intent-ledger-demo-")
         .tempdir()
         .context("failed to make a folder for the ledger")?;
-    let server = start_server(folder.path()).await?;
+    let server = start_server(folder.path(), POLICY, None).await?;
     let provider = Provider::start().await?;
     let ledger = connect(server.grpc).await?;
     let tool = |process| {
@@ -191,15 +193,20 @@ async fn with_ledger(telling: Telling, minutes: &Arc<Minutes>) -> anyhow::Result
 }
 
 /// The server that `intent-ledger serve` runs, on free ports and with its store in `folder`.
-async fn start_server(folder: &std::path::Path) -> anyhow::Result<Running> {
+async fn start_server(
+    folder: &Path,
+    policy_text: &str,
+    reconcile_interval: Option<Duration>,
+) -> anyhow::Result<Running> {
     let policy = folder.join("policy.toml");
-    std::fs::write(&policy, POLICY).context("failed to write the demo's policy")?;
+    std::fs::write(&policy, policy_text).context("failed to write the demo's policy")?;
     let free_port = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let config = config::load(ServeFlags {
         store: Some(format!("sqlite:{}", folder.join("intent-ledger.db").display())),
         listen: Some(free_port),
         http: Some(free_port),
         policy: Some(policy),
+        reconcile_interval,
         shutdown_grace: Some(Duration::from_secs(1)),
         ..ServeFlags::default()
     })?;

@@ -232,7 +232,8 @@ fn aside(out: &mut dyn Write, note: &str) -> io::Result<()> {
     writeln!(out, "{}", line.trim_end())
 }
 
-fn heading(out: &mut dyn Write, telling: Telling, words: &str) -> io::Result<()> {
+/// A heading, with room around it.
+pub(super) fn heading(out: &mut dyn Write, telling: Telling, words: &str) -> io::Result<()> {
     if telling.styled {
         writeln!(out, "\n\x1b[1m{words}\x1b[0m\n")
     } else {
@@ -241,6 +242,6 @@ fn heading(out: &mut dyn Write, telling: Telling, words: &str) -> io::Result<()>
 }
 
 /// The heads of a table's columns.
-fn columns(out: &mut dyn Write, telling: Telling, words: &str) -> io::Result<()> {
+pub(super) fn columns(out: &mut dyn Write, telling: Telling, words: &str) -> io::Result<()> {
     if telling.styled { writeln!(out, "\x1b[2m{words}\x1b[0m") } else { writeln!(out, "{words}") }
 }
