@@ -94,6 +94,11 @@ impl Ledger {
         Ok(self.store.waiting_for_people(namespace, tool).await?)
     }
 
+    /// A number from 0 to 1, from where this ledger's luck comes from.
+    pub fn luck(&self) -> f64 {
+        self.luck.draw()
+    }
+
     /// The store's time.
     pub async fn now(&self) -> Result<Timestamp, LedgerError> {
         Ok(self.store.now().await?)

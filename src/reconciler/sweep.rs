@@ -11,7 +11,6 @@ use tokio::sync::mpsc;
 use super::{Reconciler, endpoints::QUESTIONS_MAX};
 use crate::{
     domain::intent::State,
-    ids,
     ledger::{LedgerError, Looked, Scope, Verdict},
     store::agenda::ToolKey,
 };
@@ -199,7 +198,7 @@ impl Reconciler {
         let lane = |(origin, mut tools): (String, VecDeque<ToolKey>)| {
             // Another tool first each time: the only question that a half-open circuit lets through must
             // not always be that of a tool whose secret has run out.
-            let first = (ids::luck() * tools.len() as f64) as usize;
+            let first = (self.ledger.luck() * tools.len() as f64) as usize;
             tools.rotate_left(first.min(tools.len().saturating_sub(1)));
             Lane { origin, tools, scope }
         };
