@@ -238,6 +238,8 @@ fn a_look_says_what_to_do_a_row_a_line() {
     let mut fenced = plain();
     fenced.downstream.same_transaction = true;
     let open_until = begun(deduplicating()).row().dedup_until(&deduplicating()).unwrap();
+    let late = || ended(deduplicating()).wait(WINDOW - HOUR);
+    let an_hour_later = ended(deduplicating()).now() + HOUR;
     let lines = [
         ("the lease runs", begun(asking()), Look::Later(end)),
         ("the lease is over", ended(asking()), Look::Ask),
@@ -245,7 +247,8 @@ fn a_look_says_what_to_do_a_row_a_line() {
         ("settled", begun(asking()).completed(1, "r"), Look::Done),
         ("failed", begun(asking()).failed(1), Look::Done),
         // Nobody can be asked: the next Begin is the way out while the window is open.
-        ("deduplicates", ended(deduplicating()), Look::Later(open_until - MINUTE)),
+        ("deduplicates", ended(deduplicating()), Look::Later(an_hour_later)),
+        ("deduplicates still", late(), Look::Later(open_until - MINUTE)),
         ("fenced", ended(fenced.clone()), Look::Later(ended(fenced).now() + LONGEST_WAIT)),
     ];
     for (name, mut story, expected) in lines {
