@@ -56,9 +56,10 @@ pub(crate) const TAIL: Duration = Duration::from_secs(120);
 impl Plan {
     /// What the environment asks for; else what CI has time for.
     ///
-    /// In thirty seconds two cores carry about seven actions a second beside the recoveries of
-    /// Postgres: 200. Each kind of fault then comes up some eight times, each pair of a fault and a
-    /// kill about once. The 1,000 actions of five minutes (`just chaos`) meet each pair several times.
+    /// Two busy cores carry about seven actions a second beside the recoveries of Postgres: 200 in thirty
+    /// seconds. Each kind of fault then comes up some eight times, and some sixty processes are killed,
+    /// Postgres three times. The 1,000 actions of five minutes (`just chaos`) leave the machine room to
+    /// die in: some 700 kills, Postgres thirty times, so that each kind of kill meets each kind of fault.
     pub(crate) fn from_environment() -> Self {
         Self {
             chaos: Duration::from_secs(read("INTENT_LEDGER_CHAOS_SECONDS").unwrap_or(30)),
