@@ -110,7 +110,9 @@ impl Caller {
             }
             return Next::Again(self.pause());
         };
-        self.note(|| format!("is told {}", briefly(&begun.decision)));
+        let told = briefly(&begun.decision);
+        self.world.trace.count(format!("begin: {told}"));
+        self.note(|| format!("is told {told}"));
         match begun.decision {
             Decision::Execute { .. } => {
                 if begun.attempt_id != Some(attempt) {
@@ -207,6 +209,7 @@ impl Caller {
             68..83 => Course::Vanishes,
             _ => Course::Refused,
         };
+        self.world.trace.count(format!("effect: {course:?}"));
         self.note(|| format!("acts: {course:?}"));
         match course {
             Course::Answered => self.answered(grant).await,

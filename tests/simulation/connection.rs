@@ -17,7 +17,7 @@ use intent_ledger::{
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::{calendar::Calendar, table::Table};
+use super::{calendar::Calendar, table::Table, trace::Trace};
 use crate::dice::Dice;
 
 /// What can go wrong between a server and its store.
@@ -33,10 +33,6 @@ pub(crate) struct Weather {
 impl Weather {
     pub(crate) fn new(dice: Dice, percent: u64) -> Self {
         Self { dice, percent, down_until: Timestamp::default() }
-    }
-
-    pub(crate) fn fair() -> Self {
-        Self::new(Dice::new(0, 0), 0)
     }
 
     /// No fault from now on.
@@ -93,6 +89,7 @@ pub(crate) struct Connection {
     calendar: Arc<Calendar>,
     table: Arc<Mutex<Table>>,
     weather: Arc<Mutex<Weather>>,
+    trace: Arc<Trace>,
     crashed: CancellationToken,
     writers: usize,
 }
@@ -102,6 +99,7 @@ impl Connection {
         calendar: &Arc<Calendar>,
         table: &Arc<Mutex<Table>>,
         weather: &Arc<Mutex<Weather>>,
+        trace: &Arc<Trace>,
         crashed: CancellationToken,
         writers: usize,
     ) -> Arc<Self> {
@@ -109,6 +107,7 @@ impl Connection {
             calendar: Arc::clone(calendar),
             table: Arc::clone(table),
             weather: Arc::clone(weather),
+            trace: Arc::clone(trace),
             crashed,
             writers,
         })
@@ -157,6 +156,10 @@ impl Connection {
         self.travel().await;
         self.is_up()?;
         let fault = self.weather.lock().unwrap().of_a_write();
+        if fault != Fault::Nothing {
+            let name = format!("{fault:?}");
+            self.trace.count(format!("store: {}", name.split('(').next().unwrap_or_default()));
+        }
         let in_doubt = || StoreError::Indeterminate("lost on the way".into());
         let answer = match fault {
             Fault::Refused => Err(StoreError::Unavailable("refused".into())),

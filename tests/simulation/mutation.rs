@@ -19,12 +19,10 @@ pub(crate) enum Mutation {
     ActsWithoutLease,
     /// A caller whose call was not answered says that nothing happened.
     TakesTimeoutForFailure,
-    /// A person says that nothing happened without waiting for what is still under way.
-    DecidesInHaste,
 }
 
 impl Mutation {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::TrustsAbsenceEarly,
         Self::CountsOutages,
         Self::SkipsCompareAndSet,
@@ -33,6 +31,5 @@ impl Mutation {
         Self::TrustsWindowTooLong,
         Self::ActsWithoutLease,
         Self::TakesTimeoutForFailure,
-        Self::DecidesInHaste,
     ];
 }

@@ -73,7 +73,10 @@ pub(crate) async fn send(world: &Arc<World>, dice: &mut Dice, message: Message) 
     let Some(server) = world.any_server(dice) else { return Delivery::NotSent };
     if dice.percent(world.network_percent()) {
         let late = Duration::from_millis(dice.one_of(&[10, 3_000, 60_000, 3_600_000]));
-        match dice.below(4) {
+        let fault = dice.below(4) as usize;
+        let names = ["request lost", "request late", "reply lost", "request doubled"];
+        world.trace.count(format!("network: {}", names[fault]));
+        match fault {
             0 => {
                 world.calendar.sleep(PATIENCE).await;
                 return Delivery::NoAnswer;

@@ -224,13 +224,15 @@ impl Oracle {
     /// In the end everything is settled, and as it truly is.
     pub(crate) fn check_end(&self, action: usize, row: Option<&Intent>) {
         let effects = self.providers.effects(self.tool_of(action), action);
+        let state = row.map_or("no row", |row| row.state.as_str());
+        let conflict = if row.is_some_and(|row| row.conflict) { ", conflict" } else { "" };
+        self.trace.count(format!("end: {}, {state}{conflict}", self.tool(action).kind()));
         let expected = match row.map(|row| row.state) {
             None | Some(State::Failed) => 0,
             Some(State::Completed) => 1,
             Some(other) => return self.violated(action, format!("never settled: {other}")),
         };
         if effects != expected {
-            let state = row.map_or("no row", |row| row.state.as_str());
             self.violated(action, format!("{effects} effects, and {state}"));
         }
         if row.is_some_and(|row| row.needs_attention) {

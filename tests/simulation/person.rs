@@ -14,7 +14,6 @@ use intent_ledger::{
 };
 
 use super::{
-    mutation::Mutation,
     oracle::action_of,
     run::{NAMESPACE, World},
 };
@@ -29,14 +28,18 @@ pub(crate) async fn live(world: Arc<World>, mut dice: Dice) {
         let Some(server) = world.any_server(&mut dice) else { continue };
         let mut asked = vec![Some(true)];
         // What was acknowledged and is still open is not forgotten.
-        asked.extend((!seen.is_empty()).then_some(None));
+        let reopens = dice.percent(10);
+        asked.extend((reopens || !seen.is_empty()).then_some(None));
         for needs_attention in asked {
             let filter =
                 Filter { namespace: NAMESPACE.into(), needs_attention, ..Filter::default() };
             let request = ListRequest { filter, page_size: 1000, ..ListRequest::default() };
             let Ok(listed) = server.ledger.list(request).await else { continue };
             for intent in listed.intents {
-                if intent.needs_attention || seen.contains(&intent.id()) {
+                let failed = reopens && intent.state == State::Failed && dice.percent(30);
+                if failed && !world.is_calm() {
+                    reopen(&world, &mut dice, &intent).await;
+                } else if intent.needs_attention || seen.contains(&intent.id()) {
                     decide(&world, &mut dice, &mut seen, &intent).await;
                 }
             }
@@ -49,6 +52,11 @@ fn certain_from(world: &World, intent: &Intent) -> Option<Timestamp> {
     let visibility = world.oracle.tool(action_of(intent)).visibility;
     let open = intent.attempts.iter().filter(|attempt| !attempt.fate.is_harmless());
     open.map(|attempt| attempt.lease_expires_at + visibility).max()
+}
+
+/// Gives what has failed for good a fresh budget of attempts.
+async fn reopen(world: &Arc<World>, dice: &mut Dice, intent: &Intent) {
+    resolve(world, dice, intent, ResolutionRequest::NotExecuted, None).await;
 }
 
 async fn decide(
@@ -76,8 +84,7 @@ async fn decide(
     // The look, and then some time until the answer is written down.
     let visible = world.providers.visible(world.oracle.tool_of(action), action);
     let now = world.calendar.now();
-    let certain = certain_from(world, intent).is_none_or(|from| from <= now)
-        || world.mutation == Some(Mutation::DecidesInHaste);
+    let certain = certain_from(world, intent).is_none_or(|from| from <= now);
     world.calendar.sleep(Duration::from_secs(dice.below(600))).await;
     match visible {
         Some(effect) => {
@@ -118,6 +125,8 @@ async fn resolve(
         () = server.crashed.cancelled() => return,
         resolved = server.ledger.resolve(request, Deadline::default()) => resolved,
     };
+    let name = if resolved.is_ok() { "" } else { " (refused)" };
+    world.trace.count(format!("person: {resolution:?}{name}"));
     world.note_of(action, || {
         let answer = resolved.as_ref().map(|row| row.intent.state);
         format!("a person says {resolution:?}: {answer:?}")

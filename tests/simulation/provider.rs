@@ -271,8 +271,7 @@ impl Providers {
                 (200, JSON, queued)
             }
             [] => (404, JSON, "{\"error\":\"not_found\"}".to_owned()),
-            [one] => (200, JSON, one.clone()),
-            several => (200, JSON, format!("{{\"objects\":[{}]}}", several.join(","))),
+            [first, ..] => (200, JSON, first.clone()),
         }
     }
 
@@ -305,6 +304,9 @@ impl Downstream for Reach {
             std::future::pending::<()>().await;
         }
         let tool = &question.tool;
+        let name = answer.as_ref().map_or("NotAsked".to_owned(), |it| format!("{it:?}"));
+        let name = name.split([' ', '{']).next().unwrap_or_default();
+        self.providers.trace.count(format!("downstream: {name}"));
         self.providers
             .note(None, || format!("asked {tool} about {}: {answer:?}", &question.key[..8]));
         answer

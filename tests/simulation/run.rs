@@ -1,7 +1,7 @@
 //! One run: everything is drawn from its seed, lives through its faults, and is judged.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering::SeqCst},
@@ -63,14 +63,15 @@ pub(crate) struct World {
 }
 
 /// What a run has shown.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Figures {
     pub(crate) runs: u64,
     pub(crate) hours: u64,
     pub(crate) actions: u64,
     pub(crate) grants: u64,
     pub(crate) questions: u64,
-    pub(crate) digest: u64,
+    /// How often what came up.
+    pub(crate) tally: BTreeMap<String, u64>,
 }
 
 impl Figures {
@@ -80,6 +81,9 @@ impl Figures {
         self.actions += other.actions;
         self.grants += other.grants;
         self.questions += other.questions;
+        for (what, count) in &other.tally {
+            *self.tally.entry(what.clone()).or_default() += count;
+        }
     }
 }
 
@@ -264,7 +268,12 @@ impl World {
         let limit = if dice.percent(10) { 1 } else { usize::MAX };
         let sweeping = Arc::clone(sweeping);
         sweeping.fetch_add(1, SeqCst);
+        let keys: Vec<_> = self.table.lock().unwrap().open().collect();
+        let asked = (dice.percent(10) && !keys.is_empty()).then(|| dice.one_of(&keys));
         self.calendar.spawn(async move {
+            if let Some(key) = asked {
+                server.look(&key).await;
+            }
             server.sweep(tool, limit).await;
             sweeping.fetch_sub(1, SeqCst);
         });
@@ -312,7 +321,7 @@ impl World {
             actions: self.oracle.actions() as u64,
             grants: self.oracle.grants(),
             questions: self.providers.questions(),
-            digest: self.trace.digest(),
+            tally: self.trace.tally(),
         }
     }
 }
@@ -333,8 +342,11 @@ async fn weather(world: Arc<World>, mut dice: Dice) {
     world.weather.lock().unwrap().turn_fair();
 }
 
-/// Plays the run of a seed.
-pub(crate) fn run(seed: u64, mutation: Option<Mutation>) -> Result<Figures, Box<Failure>> {
+/// Plays the run of a seed; with the trace of what happened.
+pub(crate) fn traced(
+    seed: u64,
+    mutation: Option<Mutation>,
+) -> (Result<Figures, Box<Failure>>, Arc<Trace>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -348,13 +360,19 @@ pub(crate) fn run(seed: u64, mutation: Option<Mutation>) -> Result<Figures, Box<
         if world.oracle.first_violation().is_none() {
             world.check_end();
         }
-        match world.oracle.first_violation() {
+        let outcome = match world.oracle.first_violation() {
             None => Ok(world.figures()),
             Some(Violation { action, words }) => {
                 let kinds: Vec<_> = world.tools.iter().map(Tool::kind).collect();
                 let story = format!("tools: {kinds:?}\n{}", world.trace.story(action));
                 Err(Box::new(Failure { words, story }))
             }
-        }
+        };
+        (outcome, Arc::clone(&world.trace))
     })
+}
+
+/// Plays the run of a seed.
+pub(crate) fn run(seed: u64, mutation: Option<Mutation>) -> Result<Figures, Box<Failure>> {
+    traced(seed, mutation).0
 }

@@ -3,13 +3,19 @@
 use std::{sync::Arc, time::Duration};
 
 use intent_ledger::{
+    clock::Deadline,
     ledger::{Ledger, LedgerError, LedgerOptions, OfferError},
     reconciler::{Reconciler, SweepRequest},
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{connection::Connection, provider::Reach, run::World, tool::policy};
+use super::{
+    connection::Connection,
+    provider::Reach,
+    run::{NAMESPACE, World},
+    tool::policy,
+};
 use crate::dice::Dice;
 
 /// How long a stop may take before the server is killed.
@@ -33,6 +39,7 @@ impl Running {
             &world.calendar,
             &world.table,
             &world.weather,
+            &world.trace,
             crashed.clone(),
             dice.one_of(&[1, 2]),
         );
@@ -59,6 +66,16 @@ impl Running {
             _ = tokio::time::timeout(SWEEP_MAX, self.reconciler.sweep(&request, tell)) => {}
         }
     }
+
+    /// Somebody asks about one intent at once, whether or not it is due.
+    pub(crate) async fn look(&self, key: &str) {
+        let deadline = Deadline::default();
+        tokio::select! {
+            biased;
+            () = self.crashed.cancelled() => {}
+            _ = tokio::time::timeout(SWEEP_MAX, self.ledger.look_at_key(NAMESPACE, key, false, deadline)) => {}
+        }
+    }
 }
 
 /// The life of the server in a slot: up and down, until the faults end; then up for good.
@@ -74,9 +91,11 @@ pub(crate) async fn keep(world: Arc<World>, slot: usize, mut dice: Dice) {
         world.set_server(slot, None);
         if dice.percent(60) {
             world.note(|| format!("server {slot} crashes"));
+            world.trace.count("server: crashes");
             server.crashed.cancel();
         } else {
             world.note(|| format!("server {slot} stops"));
+            world.trace.count("server: stops");
             tokio::time::timeout(GRACE, server.ledger.stop()).await.ok();
             server.crashed.cancel();
         }

@@ -68,8 +68,10 @@ impl Table {
         self.rows.values()
     }
 
-    pub(crate) fn row(&self, id: Uuid) -> Option<&Stored> {
-        self.rows.get(&id)
+    /// The keys of what is unsettled.
+    pub(crate) fn open(&self) -> impl Iterator<Item = String> {
+        let open = self.rows.values().filter(|row| row.intent.state.is_unsettled());
+        open.map(|row| row.intent.key.to_string())
     }
 
     /// When the reconciler has something to do next.

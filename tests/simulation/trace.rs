@@ -1,9 +1,6 @@
 //! What happened in a run, line by line: shown where it fails, compared where it is replayed.
 
-use std::{
-    hash::{DefaultHasher, Hash, Hasher},
-    sync::Mutex,
-};
+use std::{collections::BTreeMap, sync::Mutex};
 
 use intent_ledger::domain::time::Timestamp;
 
@@ -19,9 +16,9 @@ const ACTION_LINES: usize = 80;
 #[derive(Default)]
 pub(crate) struct Trace {
     lines: Mutex<Vec<Line>>,
+    tally: Mutex<BTreeMap<String, u64>>,
 }
 
-#[derive(Hash)]
 struct Line {
     at: i64,
     action: Option<usize>,
@@ -37,13 +34,6 @@ impl Trace {
     ) {
         let words = words();
         self.lines.lock().unwrap().push(Line { at: at.micros(), action, words });
-    }
-
-    /// The same for two runs that went the same way.
-    pub(crate) fn digest(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        self.lines.lock().unwrap().hash(&mut hasher);
-        hasher.finish()
     }
 
     /// What there is to read about a failure that concerns these actions.
@@ -68,7 +58,17 @@ impl Trace {
         story
     }
 
-    pub(crate) fn all(&self) -> Vec<String> {
+    /// Counts something, so that it can be told how often it came up.
+    pub(crate) fn count(&self, what: impl Into<String>) {
+        *self.tally.lock().unwrap().entry(what.into()).or_default() += 1;
+    }
+
+    pub(crate) fn tally(&self) -> BTreeMap<String, u64> {
+        self.tally.lock().unwrap().clone()
+    }
+
+    /// Every line, to compare.
+    pub(crate) fn lines(&self) -> Vec<String> {
         let lines = self.lines.lock().unwrap();
         lines.iter().map(|line| format!("{} {:?} {}", line.at, line.action, line.words)).collect()
     }

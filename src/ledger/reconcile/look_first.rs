@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::{
@@ -25,11 +25,11 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 /// What of a caller's deadline is kept for the answer.
 const LAST_WORD: Duration = Duration::from_millis(500);
 
-/// The questions that Begins of this server wait for, one an intent; each stays here for a while after
-/// its answer.
+/// The questions that Begins of this server wait for, one an intent, each with what ends the wait: it
+/// lets them go in the order in which they came. Each stays here for a while after its answer.
 #[derive(Default)]
 pub(in crate::ledger) struct LooksFirst {
-    under_way: Mutex<HashMap<Uuid, watch::Receiver<bool>>>,
+    under_way: Mutex<HashMap<Uuid, CancellationToken>>,
 }
 
 /// Takes a question off the list, however its task ends.
@@ -49,15 +49,15 @@ impl Ledger {
     /// Asks the downstream what became of an intent, or waits for whoever is asking already. What
     /// came of it stands in the row.
     pub(in crate::ledger) async fn look_first(&self, intent: &Intent, deadline: Deadline) {
-        let mut done = self.start_look(intent);
+        let done = self.start_look(intent);
         // With time left for an answer: the caller is better told to hold than nothing.
         let left = deadline.left(WAIT_MAX);
         let left = left - (left / 4).min(LAST_WORD);
         // The look goes on without us; its verdict is there for the next one.
-        tokio::time::timeout(left, done.wait_for(|done| *done)).await.ok();
+        tokio::time::timeout(left, done.cancelled()).await.ok();
     }
 
-    fn start_look(&self, intent: &Intent) -> watch::Receiver<bool> {
+    fn start_look(&self, intent: &Intent) -> CancellationToken {
         let id = intent.id();
         let mut under_way =
             self.looks_first.under_way.lock().unwrap_or_else(PoisonError::into_inner);
@@ -65,8 +65,10 @@ impl Ledger {
             hash_map::Entry::Occupied(known) => return known.get().clone(),
             hash_map::Entry::Vacant(vacant) => vacant,
         };
-        let (tell, done) = watch::channel(false);
-        let Some(ledger) = self.this.upgrade() else { return watch::channel(true).1 };
+        let done = CancellationToken::new();
+        // However the look ends, nobody waits for it any longer.
+        let tell = done.clone().drop_guard();
+        let Some(ledger) = self.this.upgrade() else { return done };
         vacant.insert(done.clone());
         let (namespace, tool) = (intent.namespace.clone(), intent.tool.clone());
         // A task of its own, so that no caller who goes away leaves a question without an end.
@@ -77,7 +79,7 @@ impl Ledger {
             if let Some(Err(error)) = ledger.stopping.run_until_cancelled(look).await {
                 tracing::warn!(%error, tool, "the downstream could not be asked before a retry");
             }
-            tell.send_replace(true);
+            drop(tell);
             // A crowd of retries is no reason to ask more often than the reconciler would.
             let spacing = tokio::time::sleep(FIRST_WAIT);
             ledger.stopping.run_until_cancelled(spacing).await;
