@@ -14,6 +14,8 @@ COPY proto proto
 COPY migrations migrations
 COPY examples examples
 COPY benches benches
+# Targets that Cargo.toml names must be there.
+COPY tests tests
 COPY src src
 # The caches are the builder's: what has not changed is neither fetched nor compiled again.
 RUN --mount=type=cache,target=/usr/local/cargo/registry \

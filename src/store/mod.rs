@@ -143,7 +143,9 @@ impl Write {
     ) -> Self {
         let intent: Box<Intent> = intent.into();
         let settles = intent.settled_at.is_some() && intent.settled_at != old.intent.settled_at;
-        let change = if settles && columns::differ_by_settlement(&old.intent, &intent) {
+        // What rests on a policy is guarded by its version, which the narrow form does not carry.
+        let narrow = settles && policy.is_none();
+        let change = if narrow && columns::differ_by_settlement(&old.intent, &intent) {
             Change::Settlement
         } else {
             Change::Other { settles }

@@ -146,7 +146,7 @@ class Image(unittest.TestCase):
         lines = [line for line in DOCKERFILE.splitlines() if line.startswith("COPY ") and "LICENSE" not in line]
         plants = [(line, "") for line in lines if "--from=" not in line]
         plants += [("COPY proto proto", "COPY proto ."), ("COPY src src", "COPY source src"), ("COPY src src", "ADD src src")]
-        plants += [("COPY src src", "COPY src src\nCOPY tests tests")]
+        plants += [("COPY src src", "COPY src src\nCOPY docs docs")]
         for good, bad in counted("mistakes planted in the COPYs", plants):
             self.assertIn(good, DOCKERFILE)
             self.assertTrue(missing(DOCKERFILE.replace(good, bad, 1)), (good, bad))

@@ -11,7 +11,7 @@ use intent_ledger::{
     },
     ids,
     store::{
-        LOCK_WAIT, Store, Stored, Write, Written,
+        LOCK_WAIT, Store, Stored, StoredPolicy, Write, Written,
         agenda::{Entry, Next, Release, ToolKey},
     },
 };
@@ -299,6 +299,22 @@ on_every_store! {
         }
         assert_eq!(store.gather(10).await.unwrap(), 0);
         assert_eq!(entry(&store, row.id()).await, claimed);
+    }
+
+    /// What a reconciler decided by an older policy is decided again.
+    async fn a_verdict_under_another_policy_is_not_written(kind) {
+        let store = TestStore::new(kind).await.open().await;
+        let rows = insert(&store, &[leased("n", "a", MINUTE)]).await;
+        let policy = StoredPolicy { version: 1, text: String::new() };
+        assert!(store.activate_policy(0, &policy).await.unwrap());
+        let verdict = |policy| {
+            [Write::replace(&rows[0], completed(&rows[0].intent), Vec::new(), policy)]
+        };
+        let written = store.write(&verdict(Some(0)), LOCK_WAIT).await.unwrap();
+        assert_eq!(written, [Written::PolicyMoved]);
+        // A caller's report rests on no policy.
+        let written = store.write(&verdict(None), LOCK_WAIT).await.unwrap();
+        assert!(matches!(written[..], [Written::Done { .. }]), "{written:?}");
     }
 
     async fn another_intent_with_the_same_reference_is_found(kind) {
