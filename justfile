@@ -48,6 +48,10 @@ soak seconds='600':
 model-long:
     cargo test --release --locked --test model -- --include-ignored
 
+# everything at once in simulated time, with faults everywhere, from so many seeds; the plain tests play 200
+simulate seeds='10000':
+    INTENT_LEDGER_TEST_SEEDS='{{seeds}}' cargo test --release --locked --test simulation whatever_fails -- --nocapture
+
 # five minutes of kill -9 and faults over 1,000 effects; `cargo test` has thirty seconds of it
 chaos seconds='300' actions='1000':
     INTENT_LEDGER_CHAOS_SECONDS='{{seconds}}' INTENT_LEDGER_CHAOS_ACTIONS='{{actions}}' cargo test --locked --test chaos

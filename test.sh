@@ -36,7 +36,8 @@ The tests are told where things are by these variables:
   INTENT_LEDGER_TEST_COUNTS    a file to which a test that drives tests in another language appends
                                a line `N passed, N failed`
 
-And this one you may set: INTENT_LEDGER_TEST_SEED repeats one run of a test that draws its faults by chance; where
+And these you may set: INTENT_LEDGER_TEST_SEEDS=N plays as many seeds of the simulation; INTENT_LEDGER_CHAOS_SECONDS
+and INTENT_LEDGER_CHAOS_ACTIONS are of the test that kills everything; INTENT_LEDGER_TEST_SEED repeats one run of a test that draws its faults by chance; where
 such a test fails, it names the seed.
 
 The last line is `N passed, N failed`. The exit status is 0 only if every step went well.
