@@ -1,7 +1,7 @@
 //! The second story: an agent that dies between the send and the report, and who settles it then.
 //!
 //! The agents (`agent`) are processes of their own, this program started once more, and what kills
-//! them is SIGKILL. The mail provider is the [`downstream`](crate::downstream) that comes with the
+//! them is SIGKILL. The mail provider is the [simulator](crate::downstream) that comes with the
 //! ledger, which the policy tells the ledger how to ask. `report` has the words.
 
 pub mod agent;
