@@ -5,9 +5,19 @@ use rusqlite::Connection;
 
 use super::{OpenError, StoreError};
 
-const MIGRATIONS: [(&str, &str); 2] = [
+const MIGRATIONS: [(&str, &str); 6] = [
     ("create_ledger", include_str!("../../../migrations/sqlite/0001_create_ledger.sql")),
     ("watch_open_intents", include_str!("../../../migrations/sqlite/0002_watch_open_intents.sql")),
+    ("remember_attempts", include_str!("../../../migrations/sqlite/0003_remember_attempts.sql")),
+    (
+        "guard_runs_and_subjects",
+        include_str!("../../../migrations/sqlite/0004_guard_runs_and_subjects.sql"),
+    ),
+    ("schedule_retention", include_str!("../../../migrations/sqlite/0005_schedule_retention.sql")),
+    (
+        "complete_in_transaction",
+        include_str!("../../../migrations/sqlite/0006_complete_in_transaction.sql"),
+    ),
 ];
 
 const HISTORY: &str = "intent_ledger_migrations";

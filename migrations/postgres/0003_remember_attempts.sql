@@ -1,0 +1,1 @@
+-- Who repeated a call, and how often what was decided.

@@ -1,0 +1,1 @@
+-- When what is settled may be forgotten.

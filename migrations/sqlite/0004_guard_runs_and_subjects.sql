@@ -1,0 +1,1 @@
+-- What a run has left of its limit, and which intents look alike.

@@ -1,0 +1,1 @@
+-- Settles an intent within the transaction of its effect.
