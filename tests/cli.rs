@@ -314,6 +314,39 @@ fn a_person_resolves_what_was_shown() {
     assert!(history["intent"]["events"].as_array().is_some_and(|events| !events.is_empty()));
 }
 
+/// README, "When nobody knows", and what the cron job says to it.
+#[test]
+fn the_cron_job_ends_1_while_something_needs_a_person() {
+    let server = Server::start();
+    let pass = server.run(&["reconcile"]).exits(0).stdout;
+    assert!(pass.starts_with("0 looked at: "), "{pass}");
+
+    let ticket = ["begin", "open_ticket", "--key", "ticket-8812", "--namespace", "acme"];
+    let begun = server.json(&ticket);
+    let (key, attempt) = (text(&begun["intent"]["key"]), text(&begun["attempt_id"]));
+    let fail = ["fail", &key, "--attempt", &attempt, "--code", "http_504", "--namespace", "acme"];
+    let failed = server.run(&fail).exits(0).stdout;
+    assert!(failed.starts_with("state:           UNKNOWN (needs attention)\n"), "{failed}");
+    let held = server.json(&ticket);
+    assert_eq!((&held["decision"], &held["reason"]), (&"HOLD".into(), &"NEEDS_ATTENTION".into()));
+
+    let pass = server.run(&["reconcile"]).exits(1).stdout;
+    let where_to_look = "1 need a person: intent-ledger list --attention --namespace acme\n";
+    assert!(pass.ends_with(where_to_look), "{pass}");
+    let totals = server.run(&["reconcile", "--json"]).exits(1).json();
+    assert_eq!(totals["attention_waiting_counts"]["acme"], 1, "{totals}");
+    let elsewhere = server.run(&["reconcile", "--namespace", "default"]).exits(0).stdout;
+    assert!(!elsewhere.contains("need a person"), "{elsewhere}");
+    let listed = server.run(&["list", "--attention", "--namespace", "acme"]).exits(0).stdout;
+    assert!(listed.contains("open_ticket"), "{listed}");
+
+    let resolve = ["resolve", &key, "--executed", "--actor", "ada", "--reason", "found in its log"];
+    server.run(&[&resolve[..], &["--namespace", "acme"]].concat()).exits(0);
+    server.run(&["reconcile"]).exits(0);
+    let mistaken = server.run(&["reconcile", "--key", "k", "--limit", "3"]).exits(64).stderr;
+    assert!(mistaken.contains("--limit"), "{mistaken}");
+}
+
 #[test]
 fn a_policy_s_mistakes_are_named_with_file_line_and_column() {
     let dir = TempDir::new().unwrap();

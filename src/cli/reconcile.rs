@@ -1,6 +1,6 @@
 //! `reconcile`: asks the downstreams about intents that nobody settled; the cron job.
 
-use std::{io::IsTerminal, time::Duration};
+use std::{collections::BTreeMap, io::IsTerminal, time::Duration};
 
 use clap::Args;
 use serde::{Serialize, Serializer, ser::SerializeMap};
@@ -11,7 +11,7 @@ use super::{
     json,
     output::{Paint, plain},
 };
-use crate::proto::v1;
+use crate::{ledger::DEFAULT_NAMESPACE, proto::v1};
 
 const EXAMPLE: &str = "\
 The server that is called does the asking, by its policy. It does the same by itself every few seconds
@@ -20,7 +20,8 @@ all tenants' intents are looked at.
 
 Prints a line for each intent that was looked at, and the totals last. With --json each is one object.
 
-Exit status: 0 nothing needs a person, 1 something does, or the server said no; so cron can alert.
+Exit status: 0 nothing needs a person, 1 something does, or a look failed, or the server said no; so cron can
+alert.
 
 Examples:
   $ intent-ledger reconcile --server http://127.0.0.1:7070
@@ -76,10 +77,11 @@ pub(super) fn run(flags: &ReconcileFlags) -> anyhow::Result<u8> {
         let mut looked_at = 0_u64;
         while let Some(told) = stream.message().await.map_err(CallError::from)? {
             progress.clear();
-            let totals = told.totals;
+            let totals = told.totals.clone();
             client.print(&Told(told))?;
-            if let Some(totals) = totals {
-                return Ok(u8::from(totals.attention_waiting_count > 0));
+            if let Some(totals) = totals.as_ref() {
+                let unfinished = totals.failed_look_count > 0;
+                return Ok(u8::from(totals.attention_waiting_count > 0 || unfinished));
             }
             looked_at += 1;
             progress.show(looked_at);
@@ -132,7 +134,11 @@ impl Answer for Told {
         let note =
             if it.note.is_empty() { String::new() } else { format!("  {}", plain(&it.note)) };
         let (key, tool) = (&it.key, plain(&it.tool));
-        format!("{key}  {tool}  {}  {moved}{attention}{note}\n", paint.word(&verdict))
+        let tenant = match it.namespace.as_str() {
+            DEFAULT_NAMESPACE => String::new(),
+            namespace => format!("{}/", plain(namespace)),
+        };
+        format!("{key}  {tenant}{tool}  {}  {moved}{attention}{note}\n", paint.word(&verdict))
     }
 }
 
@@ -150,10 +156,18 @@ fn totals_line(totals: &v1::ReconcileTotals) -> String {
         line += "the limit was reached; there may be more: run it again, or raise --limit\n";
     }
     if totals.attention_waiting_count > 0 {
-        let count = totals.attention_waiting_count;
-        line += &format!(
-            "{count} need a person: intent-ledger list --attention (with --namespace, where there are several)\n"
-        );
+        let mut namespaces: Vec<_> = totals.attention_waiting_counts.iter().collect();
+        namespaces.sort();
+        for (namespace, count) in namespaces {
+            line += &format!(
+                "{count} need a person: intent-ledger list --attention --namespace {}\n",
+                plain(namespace)
+            );
+        }
+    }
+    if totals.failed_look_count > 0 {
+        let count = totals.failed_look_count;
+        line += &format!("{count} could not be looked at; the server's log says why\n");
     }
     line
 }
@@ -172,6 +186,9 @@ impl Serialize for Told {
             map.serialize_entry("unreachable_count", &totals.unreachable_count)?;
             map.serialize_entry("limit_reached", &totals.limit_reached)?;
             map.serialize_entry("attention_waiting_count", &totals.attention_waiting_count)?;
+            let by_namespace: BTreeMap<_, _> = totals.attention_waiting_counts.iter().collect();
+            map.serialize_entry("attention_waiting_counts", &by_namespace)?;
+            map.serialize_entry("failed_look_count", &totals.failed_look_count)?;
             return map.end();
         }
         map.serialize_entry("namespace", &it.namespace)?;

@@ -230,8 +230,11 @@ pub struct Probing {
     pub absences: u32,
     /// When the last of them was seen.
     pub last_absence_at: Option<Timestamp>,
-    /// Since when there has been no verdict.
+    /// Since when there has been no verdict; times without any answer are left out.
     pub asked_since: Option<Timestamp>,
+    /// When the downstream last answered without a verdict: what it was asked before is older news.
+    #[serde(default)]
+    pub heard_at: Option<Timestamp>,
     /// Why a person was last told that nobody else can move it on.
     #[serde(default)]
     pub handed_over: Option<HandedOver>,

@@ -70,6 +70,8 @@ impl Answer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Asked {
     at: Timestamp,
+    /// Whether the question before this one had no answer.
+    after_silence: bool,
     state: State,
     attempts: usize,
     lease_expires_at: Option<Timestamp>,
@@ -80,10 +82,16 @@ impl Asked {
     pub fn of(intent: &Intent, at: Timestamp) -> Self {
         Self {
             at,
+            after_silence: false,
             state: intent.state,
             attempts: intent.attempts.len(),
             lease_expires_at: intent.current().map(|attempt| attempt.lease_expires_at),
         }
+    }
+
+    /// Says whether the question before this one had no answer.
+    pub fn after_silence(self, silence: bool) -> Self {
+        Self { after_silence: silence, ..self }
     }
 }
 
@@ -131,7 +139,8 @@ const POLICY_WAIT: Duration = Duration::from_secs(60 * 60);
 /// Whether the question that was asked of `asked` still matters: nobody has settled, begun or
 /// extended since.
 pub fn still_matters(intent: &Intent, asked: Asked, now: Timestamp) -> bool {
-    asked == Asked::of(intent, asked.at) && is_due(intent, now)
+    let unchanged = Asked::of(intent, asked.at).after_silence(asked.after_silence);
+    asked == unchanged && is_due(intent, now)
 }
 
 /// Whether the downstream should be asked at `now`.
@@ -150,8 +159,10 @@ pub fn reconcile(
     give_up_after: Duration,
     now: Timestamp,
 ) -> Result<Outcome, TransitionError> {
-    // The word of whoever came between is newer.
-    if !still_matters(intent, asked, now) {
+    // The word of whoever came between is newer; and so is another answer, but for a success.
+    let found = matches!(answer, Answer::Executed { .. } | Answer::Several { .. });
+    let overtaken = intent.probing.heard_at.is_some_and(|heard| asked.at < heard);
+    if !still_matters(intent, asked, now) || (overtaken && !found) {
         return Ok(Outcome::unchanged(intent, Ok(())));
     }
     match answer {
@@ -165,11 +176,11 @@ pub fn reconcile(
         Answer::Absent => absent(intent, rule, asked.at, now),
         Answer::Taken { downstream_ref, other } => {
             let note = format!("the downstream names {downstream_ref}, which is {other}'s");
-            Ok(hand_over(intent, HandedOver::Taken, &note, now)?
-                .unwrap_or_else(|| Outcome::unchanged(intent, Ok(()))))
+            let next = heard(intent, asked, now);
+            Ok(hand_over(&next, HandedOver::Taken, &note, now)?.unwrap_or_else(|| silent(next)))
         }
-        Answer::Running => undecided(intent, "still running", give_up_after, now),
-        Answer::Unmapped { note } => undecided(intent, note, give_up_after, now),
+        Answer::Running => undecided(intent, asked, "still running", give_up_after, now),
+        Answer::Unmapped { note } => undecided(intent, asked, note, give_up_after, now),
         Answer::Unreachable { .. } => Ok(Outcome::unchanged(intent, Ok(()))),
     }
 }
@@ -231,11 +242,17 @@ fn absent(
         return Ok(handed_over.unwrap_or_else(|| Outcome::unchanged(intent, Ok(()))));
     }
     let mut next = intent.clone();
+    // What counted under a shorter visibility, before the policy was tightened, counts no longer.
+    let visible = visible_from(intent, rule);
+    if next.probing.last_absence_at.is_some_and(|last| visible.is_some_and(|from| last < from)) {
+        next.probing.absences = 0;
+    }
     next.probing.absences += 1;
     // The next one is spaced from when this answer was there.
     next.probing.last_absence_at = Some(now);
+    next.probing.heard_at = Some(now);
     if next.probing.absences < rule.confirmations {
-        return Ok(Outcome { intent: next, events: Vec::new(), answer: Ok(()) });
+        return Ok(silent(next));
     }
     next.go(Transition::NotExecuted)?;
     let open: fn(&&mut Attempt) -> bool = |attempt| !attempt.fate.is_harmless();
@@ -252,20 +269,36 @@ fn absent(
 /// An answer without a verdict: the confirmations start again, and the time of asking runs.
 fn undecided(
     intent: &Intent,
+    asked: Asked,
     note: &str,
     give_up_after: Duration,
     now: Timestamp,
 ) -> Result<Outcome, TransitionError> {
-    let mut next = intent.clone();
-    let since = *next.probing.asked_since.get_or_insert(now);
-    next.probing.absences = 0;
-    next.probing.last_absence_at = None;
-    if now.since(since) >= give_up_after
-        && let Some(outcome) = hand_over(&next, HandedOver::GaveUp, note, now)?
-    {
+    let next = heard(intent, asked, now);
+    let long_enough =
+        next.probing.asked_since.is_some_and(|since| now.since(since) >= give_up_after);
+    if long_enough && let Some(outcome) = hand_over(&next, HandedOver::GaveUp, note, now)? {
         return Ok(outcome);
     }
-    Ok(Outcome { intent: next, events: Vec::new(), answer: Ok(()) })
+    Ok(silent(next))
+}
+
+/// The intent after an answer without a verdict. A span in which a question had no answer does not count
+/// towards giving up.
+fn heard(intent: &Intent, asked: Asked, now: Timestamp) -> Intent {
+    let mut next = intent.clone();
+    let probing = &mut next.probing;
+    let silence = probing.heard_at.filter(|_| asked.after_silence).map(|heard| now.since(heard));
+    let since = probing.asked_since.map_or(now, |since| since + silence.unwrap_or_default());
+    probing.asked_since = Some(since);
+    probing.heard_at = Some(now);
+    probing.absences = 0;
+    probing.last_absence_at = None;
+    next
+}
+
+fn silent(intent: Intent) -> Outcome {
+    Outcome { intent, events: Vec::new(), answer: Ok(()) }
 }
 
 /// The object that settled an intent has settled `other` too.

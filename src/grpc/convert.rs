@@ -1,6 +1,6 @@
 //! Generated types to requests of the ledger, and its answers back.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use prost_types::Timestamp as ProtoTimestamp;
 use uuid::Uuid;
@@ -144,8 +144,11 @@ pub(super) fn looked(looked: &Looked) -> v1::ReconcileResponse {
     }
 }
 
-/// The last answer of a pass; `waiting` intents of its scope need a person.
-pub(super) fn reconcile_totals(totals: Totals, waiting: u64) -> v1::ReconcileResponse {
+/// The last answer of a pass; `waiting` intents of its scope, by namespace, need a person.
+pub(super) fn reconcile_totals(
+    totals: Totals,
+    waiting: BTreeMap<String, u64>,
+) -> v1::ReconcileResponse {
     let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
     let totals = v1::ReconcileTotals {
         looked_at_count: count(totals.looked_at),
@@ -156,7 +159,9 @@ pub(super) fn reconcile_totals(totals: Totals, waiting: u64) -> v1::ReconcileRes
         needs_attention_count: count(totals.needs_attention),
         unreachable_count: count(totals.unreachable),
         limit_reached: totals.limit_reached,
-        attention_waiting_count: count(waiting),
+        attention_waiting_count: count(waiting.values().sum()),
+        failed_look_count: count(totals.failed_looks),
+        attention_waiting_counts: waiting.into_iter().map(|(name, it)| (name, count(it))).collect(),
     };
     v1::ReconcileResponse { totals: Some(totals), ..v1::ReconcileResponse::default() }
 }

@@ -1,6 +1,6 @@
 //! Reconcile: one answer an intent as it is looked at, the totals last.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
@@ -39,21 +39,17 @@ pub(super) fn run(
 ) -> Result<Answers<v1::ReconcileResponse>, LedgerError> {
     let (answers, stream) = mpsc::channel(ANSWERS_MAX);
     let room = Arc::clone(passes).try_acquire_owned().map_err(|_| LedgerError::QueueFull)?;
+    Ledger::check_names(&request.namespace, &request.tool)?;
     let asked = convert::sweep_request(&request, LIMIT, LIMIT_MAX)?;
     // A task of its own: who goes away ends the pass between two rows, not inside one.
     tokio::spawn(async move {
-        let totals = if request.key.is_empty() {
-            sweep(&reconciler, &asked, &answers).await
-        } else {
-            look(&ledger, &request, deadline, &answers).await
-        };
         let last = async {
-            let totals = totals?;
-            let SweepRequest { namespace, tool, .. } = &asked;
-            let waiting = if request.key.is_empty() {
-                ledger.waiting_for_people(namespace.as_deref(), tool.as_deref()).await?
+            let (totals, waiting) = if request.key.is_empty() {
+                let SweepRequest { namespace, tool, .. } = &asked;
+                let totals = sweep(&reconciler, &asked, &answers).await?;
+                (totals, ledger.waiting_for_people(namespace.as_deref(), tool.as_deref()).await?)
             } else {
-                totals.needs_attention
+                look(&ledger, &request, deadline, &answers).await?
             };
             Ok::<_, LedgerError>(convert::reconcile_totals(totals, waiting))
         };
@@ -88,11 +84,12 @@ async fn look(
     request: &v1::ReconcileRequest,
     deadline: Deadline,
     answers: &Told,
-) -> Result<Totals, LedgerError> {
-    let looked =
-        ledger.look_at_key(&request.namespace, &request.key, request.dry_run, deadline).await?;
+) -> Result<(Totals, BTreeMap<String, u64>), LedgerError> {
+    let v1::ReconcileRequest { namespace, tool, key, dry_run, .. } = request;
+    let looked = ledger.look_at_key(namespace, tool, key, *dry_run, deadline).await?;
     let mut totals = Totals::default();
     totals.count(&looked);
+    let waits = looked.needs_attention.then(|| (looked.namespace.clone(), 1));
     answers.send(Ok(convert::looked(&looked))).await.ok();
-    Ok(totals)
+    Ok((totals, waits.into_iter().collect()))
 }

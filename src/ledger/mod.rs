@@ -44,7 +44,7 @@ use crate::{
 
 pub use self::{
     begin::{BeginAnswer, BeginRequest, IdentityRequest},
-    downstream::Downstream,
+    downstream::{Downstream, NotAsked},
     error::{LedgerError, Violation},
     extend::{ExtendAnswer, ExtendRequest},
     list::{ListAnswer, ListRequest},

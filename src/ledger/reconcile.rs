@@ -6,15 +6,16 @@
 mod look;
 mod look_first;
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use uuid::Uuid;
 
+use self::look::Looks;
 pub use self::look::{Looked, Scope, Verdict};
 use super::{Ledger, LedgerError, shape};
 use crate::{
     clock::Deadline,
-    domain::time::Timestamp,
+    domain::{identity::Key, time::Timestamp},
     policy::status::StatusEndpoint,
     store::agenda::{Entry, ToolKey},
 };
@@ -24,38 +25,25 @@ pub(super) use self::look_first::LooksFirst;
 /// What a look at what is due has found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Swept {
-    /// How many entries were due; as many as were asked for means that there may be more.
-    pub found: usize,
     /// What was worth telling; settled intents and those that others are at are not.
     pub looked: Vec<Looked>,
+    /// How many looks came to no end, because of the store or of a change of the policy.
+    pub failed: usize,
 }
 
 /// Batches of grants that one statement looks through.
 const GATHER_BATCHES_MAX: usize = 64;
 
 impl Ledger {
-    /// Puts on the agenda what is still unsettled of grants whose lease is over.
-    pub async fn gather(&self) -> Result<(), LedgerError> {
-        while self.store.gather(GATHER_BATCHES_MAX).await? == GATHER_BATCHES_MAX {}
-        Ok(())
+    /// Puts on the agenda what is still unsettled of grants whose lease is over, some batches of them;
+    /// whether there may be more.
+    pub async fn gather(&self) -> Result<bool, LedgerError> {
+        Ok(self.store.gather(GATHER_BATCHES_MAX).await? == GATHER_BATCHES_MAX)
     }
 
     /// The tools that have something due, of one namespace or of all.
     pub async fn due_tools(&self, namespace: Option<&str>) -> Result<Vec<ToolKey>, LedgerError> {
         Ok(self.store.due_tools(namespace).await?)
-    }
-
-    /// Looks at what is due of a tool, at most `rows_max` intents.
-    pub async fn look_at_due(
-        &self,
-        tool: &ToolKey,
-        scope: &Scope,
-        rows_max: usize,
-    ) -> Result<Swept, LedgerError> {
-        let entries = self.due(tool, scope, rows_max).await?;
-        let found = entries.len();
-        let looked = self.look_at_entries(entries, scope).await?;
-        Ok(Swept { found, looked })
     }
 
     /// What is due of a tool, at most `rows_max` entries.
@@ -75,8 +63,9 @@ impl Ledger {
         &self,
         entries: Vec<Entry>,
         scope: &Scope,
-    ) -> Result<Vec<Looked>, LedgerError> {
-        Ok(self.look_at(entries, scope.dry_run, false).await?.looked)
+    ) -> Result<Swept, LedgerError> {
+        let Looks { looked, failed, .. } = self.look_at(entries, scope.dry_run, false).await?;
+        Ok(Swept { looked, failed: failed.len() })
     }
 
     /// How the downstream of a tool is asked, if the active policy says so.
@@ -84,13 +73,13 @@ impl Ledger {
         self.policies.current().active().status(&tool.namespace, &tool.tool).map(Arc::clone)
     }
 
-    /// How many intents only a person can move on, of one namespace and tool or of all; counted up to
-    /// some thousands.
+    /// How many intents only a person can move on in each namespace, of one namespace and tool or of
+    /// all; counted up to some thousands.
     pub async fn waiting_for_people(
         &self,
         namespace: Option<&str>,
         tool: Option<&str>,
-    ) -> Result<u64, LedgerError> {
+    ) -> Result<BTreeMap<String, u64>, LedgerError> {
         Ok(self.store.waiting_for_people(namespace, tool).await?)
     }
 
@@ -104,10 +93,19 @@ impl Ledger {
         Ok(self.store.now().await?)
     }
 
-    /// Looks at one intent at once, whether or not it is due.
+    /// Refuses names that no intent can have.
+    pub fn check_names(namespace: &str, tool: &str) -> Result<(), LedgerError> {
+        shape::name("namespace", namespace)?;
+        shape::name("tool", tool)?;
+        Ok(())
+    }
+
+    /// Looks at one intent at once, whether or not it is due; where a tool is named, only if it is that
+    /// tool's.
     pub async fn look_at_key(
         &self,
         namespace: &str,
+        tool: &str,
         key: &str,
         dry_run: bool,
         deadline: Deadline,
@@ -115,21 +113,40 @@ impl Ledger {
         let namespace = shape::namespace(namespace)?;
         let key = shape::key("key", key)?;
         let (_, found) = self.find(namespace, &key).await?;
-        let stored = found.ok_or(LedgerError::NotFound { report_kept: None })?;
+        let stored = found
+            .filter(|stored| tool.is_empty() || stored.intent.tool == tool)
+            .ok_or(LedgerError::NotFound { report_kept: None })?;
         let (_, entry) = self.entry_of(stored.intent.id(), namespace, &stored.intent.tool).await?;
         let mut waiting = Some(entry);
         while let Some(entry) = waiting {
             let Some(entry) = self.unclaimed(entry, deadline).await? else { break };
             let looks = self.look_at(vec![entry.clone()], dry_run, true).await?;
             if looks.claimed {
+                if let Some(error) = looks.failed.into_iter().next() {
+                    return Err(error);
+                }
+                if let Some(looked) = looks.looked.into_iter().next() {
+                    return Ok(looked);
+                }
                 let note = "it is settled, its lease runs, or nobody can be asked";
-                let nothing = || Looked::not_asked(&stored.intent, note);
-                return Ok(looks.looked.into_iter().next().unwrap_or_else(nothing));
+                return self.not_looked_at(namespace, &key, note).await;
             }
             // Somebody was quicker.
             waiting = (!deadline.has_passed()).then_some(entry);
         }
-        Ok(Looked::not_asked(&stored.intent, "somebody else is asking"))
+        self.not_looked_at(namespace, &key, "somebody else is asking").await
+    }
+
+    /// An intent as it stands, which was not asked about.
+    async fn not_looked_at(
+        &self,
+        namespace: &str,
+        key: &Key,
+        note: &str,
+    ) -> Result<Looked, LedgerError> {
+        let (_, found) = self.find(namespace, key).await?;
+        let stored = found.ok_or(LedgerError::NotFound { report_kept: None })?;
+        Ok(Looked::not_asked(&stored.intent, note))
     }
 
     /// An intent's entry on the agenda, or one that is yet to be put there.

@@ -1,8 +1,9 @@
 //! Every endpoint that is asked: how many questions at once, and whether it answers at all.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -10,14 +11,14 @@ use tokio::sync::Semaphore;
 
 use super::{
     circuit::{Circuit, Turn},
-    grpc::GrpcProbe,
+    grpc::{self, GrpcProbe},
     http::HttpProbe,
 };
 use crate::{
     clock::monotonic,
     domain::verdict::Answer,
-    ledger::Downstream,
-    policy::status::{Face, Question, StatusEndpoint},
+    ledger::{Downstream, NotAsked},
+    policy::status::{Face, HttpFace, Question, StatusEndpoint},
     telemetry::metrics,
 };
 
@@ -25,11 +26,16 @@ use crate::{
 /// each, and no crowd for a provider.
 pub(super) const QUESTIONS_MAX: usize = 32;
 
+/// How many causes for which no question can be made are remembered; far more than policies have.
+const UNSENT_MAX: usize = 1000;
+
 /// The endpoints of all policies, each by its scheme, host and port.
 pub struct Endpoints {
     http: HttpProbe,
     grpc: GrpcProbe,
     known: Mutex<HashMap<String, Arc<Known>>>,
+    /// Causes, each with its endpoint and tool, for which no question could be made.
+    unsent: Mutex<HashSet<(String, String, String)>>,
 }
 
 /// What a question comes to that could not be sent.
@@ -48,7 +54,12 @@ impl Endpoints {
     ///
     /// The system's certificates cannot be read.
     pub fn new() -> Result<Self, reqwest::Error> {
-        Ok(Self { http: HttpProbe::new()?, grpc: GrpcProbe::default(), known: Mutex::default() })
+        Ok(Self {
+            http: HttpProbe::new()?,
+            grpc: GrpcProbe::default(),
+            known: Mutex::default(),
+            unsent: Mutex::default(),
+        })
     }
 
     fn known(&self, origin: &str) -> Arc<Known> {
@@ -61,6 +72,23 @@ impl Endpoints {
         known.insert(origin.to_owned(), Arc::clone(&fresh));
         fresh
     }
+
+    /// Says what keeps questions from being sent, once for each cause until the server starts again: an
+    /// absent secret would be told for every row, and would be read in no row.
+    fn tell_unsent(&self, origin: &str, question: &Question, answer: &Answer) {
+        let cause = (origin.to_owned(), question.tool.clone(), note(answer).to_owned());
+        let mut told = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.len() < UNSENT_MAX && told.insert(cause) {
+            let (tool, key, reason) = (&question.tool, &question.key, note(answer));
+            tracing::warn!(origin, tool, key, reason, "no question can be made for this endpoint");
+        }
+    }
+}
+
+/// A question that is ready to be sent.
+enum Prepared<'a> {
+    Http(reqwest::Request, &'a HttpFace),
+    Grpc(Box<grpc::Call>),
 }
 
 impl Known {
@@ -76,23 +104,38 @@ impl Downstream for Endpoints {
         endpoint: &StatusEndpoint,
         question: &Question,
         result_bytes_max: u64,
-    ) -> Option<Answer> {
+    ) -> Result<Answer, NotAsked> {
         let known = self.known(&endpoint.origin);
+        let prepared = match &endpoint.face {
+            Face::Http(face) => self
+                .http
+                .prepare(endpoint, face, question)
+                .map(|request| Prepared::Http(request, face)),
+            Face::Grpc(face) => self.grpc.prepare(endpoint, face, question).map(Prepared::Grpc),
+        };
+        let prepared = match prepared {
+            Ok(prepared) => prepared,
+            Err(NotSent(answer)) => {
+                // Nothing is sent, so nothing is learnt of the endpoint.
+                metrics::probe(word(&answer), Duration::ZERO);
+                self.tell_unsent(&endpoint.origin, question, &answer);
+                return Ok(answer);
+            }
+        };
         // A question that would wait longer than for its answer is not asked: its claim would lapse.
         let turn = tokio::time::timeout(endpoint.timeout, known.questions.acquire()).await;
-        let _turn = turn.ok()?.ok()?;
+        let _turn = turn.map_err(|_| NotAsked::Busy)?.map_err(|_| NotAsked::Busy)?;
         if !known.with_circuit(|circuit| circuit.admit(monotonic())) {
-            return None;
+            return Err(NotAsked::LeftAlone);
         }
         let began = monotonic();
-        let asked = match &endpoint.face {
-            Face::Http(face) => self.http.ask(endpoint, face, question, result_bytes_max).await,
-            Face::Grpc(face) => self.grpc.ask(endpoint, face, question, result_bytes_max).await,
-        };
-        let answer = match asked {
-            Ok(answer) => answer,
-            // Nothing was sent, so nothing has been learnt of the endpoint.
-            Err(NotSent(answer)) => return Some(answer),
+        let answer = match prepared {
+            Prepared::Http(request, face) => {
+                self.http.ask(request, face, question, result_bytes_max).await
+            }
+            Prepared::Grpc(call) => {
+                self.grpc.ask(call, endpoint.timeout, question, result_bytes_max).await
+            }
         };
         metrics::probe(word(&answer), monotonic().duration_since(began));
         let answered = !matches!(answer, Answer::Unreachable { .. });
@@ -116,7 +159,7 @@ impl Downstream for Endpoints {
             let key = &question.key;
             tracing::warn!(origin, key, note, "the answer fits no rule of the policy");
         }
-        Some(answer)
+        Ok(answer)
     }
 
     fn room(&self, endpoint: &StatusEndpoint) -> usize {

@@ -37,14 +37,21 @@ pub(super) struct GrpcProbe {
     channels: Mutex<HashMap<String, Channel>>,
 }
 
+/// A call that is ready to be made.
+pub(super) struct Call {
+    channel: Channel,
+    target: String,
+    request: Request<GetEffectRequest>,
+}
+
 impl GrpcProbe {
-    pub(super) async fn ask(
+    /// The call of a question; nothing is sent.
+    pub(super) fn prepare(
         &self,
         endpoint: &StatusEndpoint,
         face: &GrpcFace,
         question: &Question,
-        result_bytes_max: u64,
-    ) -> Result<Answer, NotSent> {
+    ) -> Result<Box<Call>, NotSent> {
         let not_sent = |note: String| NotSent(Answer::unreachable(note));
         let channel = self.channel(&face.target, endpoint.timeout);
         let channel = channel.map_err(|error| not_sent(error.to_string()))?;
@@ -65,18 +72,29 @@ impl GrpcProbe {
             value.set_sensitive(true);
             request.metadata_mut().insert(name, value);
         }
+        Ok(Box::new(Call { channel, target: face.target.clone(), request }))
+    }
+
+    pub(super) async fn ask(
+        &self,
+        call: Box<Call>,
+        timeout: Duration,
+        question: &Question,
+        result_bytes_max: u64,
+    ) -> Answer {
+        let Call { channel, target, request } = *call;
         let mut client =
             EffectStatusServiceClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
-        let answer = tokio::time::timeout(endpoint.timeout, client.get_effect(request)).await;
-        Ok(match answer {
+        let answer = tokio::time::timeout(timeout, client.get_effect(request)).await;
+        match answer {
             Ok(Ok(response)) => judge(response.into_inner(), question, result_bytes_max),
             Ok(Err(status)) => refused(&status),
             Err(_) => {
                 // The connection may be dead without knowing it: the next question makes a new one.
-                self.channels.lock().unwrap_or_else(PoisonError::into_inner).remove(&face.target);
+                self.channels.lock().unwrap_or_else(PoisonError::into_inner).remove(&target);
                 Answer::unreachable("no answer in time")
             }
-        })
+        }
     }
 
     fn channel(

@@ -3,7 +3,7 @@
 use std::{error::Error, sync::Arc};
 
 use http::HeaderValue;
-use reqwest::{Client, Method, Response, redirect};
+use reqwest::{Client, Method, Request, Response, redirect};
 
 use super::{endpoints::NotSent, resolver::Resolver};
 use crate::{
@@ -34,13 +34,13 @@ impl HttpProbe {
         Ok(Self { client })
     }
 
-    pub(super) async fn ask(
+    /// The request of a question; nothing is sent.
+    pub(super) fn prepare(
         &self,
         endpoint: &StatusEndpoint,
         face: &HttpFace,
         question: &Question,
-        result_bytes_max: u64,
-    ) -> Result<Answer, NotSent> {
+    ) -> Result<Request, NotSent> {
         // No question can be made of it, now or later.
         let url =
             face.url(question).map_err(|missing| NotSent(Answer::unmapped(missing.to_string())))?;
@@ -58,10 +58,20 @@ impl HttpProbe {
             value.set_sensitive(true);
             request = request.header(&header.name, value);
         }
-        Ok(match request.send().await {
+        request.build().map_err(|error| NotSent(Answer::unmapped(cause(&error))))
+    }
+
+    pub(super) async fn ask(
+        &self,
+        request: Request,
+        face: &HttpFace,
+        question: &Question,
+        result_bytes_max: u64,
+    ) -> Answer {
+        match self.client.execute(request).await {
             Ok(response) => read(response, face, question, result_bytes_max).await,
             Err(error) => Answer::unreachable(cause(&error)),
-        })
+        }
     }
 }
 

@@ -18,12 +18,15 @@ use std::{
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use self::sweep::Budget;
+use self::sweep::{Budget, Lane};
 pub use self::{
     endpoints::Endpoints,
     sweep::{SweepRequest, Totals},
 };
 use crate::ledger::{Downstream, Ledger, LedgerError};
+
+/// How often what has become due is gathered before it is looked at.
+const GATHERINGS_MAX: usize = 64;
 
 /// Looks after open intents.
 pub struct Reconciler {
@@ -64,9 +67,16 @@ impl Reconciler {
 
     /// Starts a lane for each endpoint that has something due and none under way.
     async fn run_once(self: &Arc<Self>, lanes: &mut JoinSet<()>) -> Result<(), LedgerError> {
-        if let Err(error) = self.ledger.gather().await {
-            // What is on the agenda already is looked at all the same.
-            tracing::warn!(%error, "grants whose lease is over could not be gathered");
+        for _ in 0..GATHERINGS_MAX {
+            match self.ledger.gather().await {
+                Ok(true) if !self.stopping.is_cancelled() => {}
+                Ok(_) => break,
+                Err(error) => {
+                    // What is on the agenda already is looked at all the same.
+                    tracing::warn!(%error, "grants whose lease is over could not be gathered");
+                    break;
+                }
+            }
         }
         let request = SweepRequest { limit: usize::MAX, ..SweepRequest::default() };
         for lane in self.lanes(&request).await? {
@@ -78,16 +88,30 @@ impl Reconciler {
             let busy = Busy { reconciler: Arc::clone(self), origin: origin.clone() };
             lanes.spawn(async move {
                 let _busy = busy;
-                let budget = Budget::new(usize::MAX);
-                let swept = reconciler.run_lane(lane, &budget, None).await;
-                match swept {
-                    Ok(totals) if totals.looked_at > 0 => {
-                        tracing::info!(origin, ?totals, "open intents looked at");
-                    }
-                    Ok(_) => {}
-                    Err(error) => tracing::warn!(%error, origin, "a sweep was cut short"),
+                let mut totals = Totals::default();
+                let swept = reconciler.run_lane(lane, &mut totals).await;
+                if totals.looked_at > 0 {
+                    tracing::info!(origin, ?totals, "open intents looked at");
+                }
+                if let Err(error) = swept {
+                    tracing::warn!(%error, origin, "a sweep was cut short");
                 }
             });
+        }
+        Ok(())
+    }
+
+    /// Looks at what is due at one endpoint until nothing is. A tool whose intents fall due meanwhile
+    /// joins in the next round: it need not wait for the others' backlog.
+    async fn run_lane(&self, mut lane: Lane, totals: &mut Totals) -> Result<(), LedgerError> {
+        let budget = Budget::new(usize::MAX);
+        while self.run_round(&mut lane, &budget, None, totals).await? {
+            let request = SweepRequest { limit: usize::MAX, ..SweepRequest::default() };
+            let lanes = self.lanes(&request).await?;
+            let Some(next) = lanes.into_iter().find(|it| it.origin() == lane.origin()) else {
+                break;
+            };
+            lane = next;
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    time::Duration,
 };
 
 use futures::future::join_all;
@@ -14,6 +15,9 @@ use crate::{
     ledger::{LedgerError, Looked, Scope, Verdict},
     store::agenda::ToolKey,
 };
+
+/// How long a pass waits for whoever listens: longer, and it would keep others from passing.
+const LISTEN_MAX: Duration = Duration::from_secs(60);
 
 /// The most that a dry run shows of one tool.
 const DRY_RUN_ROWS_MAX: usize = 10_000;
@@ -48,6 +52,8 @@ pub struct Totals {
     pub needs_attention: u64,
     /// Those whose downstream did not answer.
     pub unreachable: u64,
+    /// Looks that came to no end; they are made again.
+    pub failed_looks: u64,
     /// Whether the limit ended the pass while more may have been due.
     pub limit_reached: bool,
 }
@@ -76,6 +82,7 @@ impl Totals {
         self.unchanged += other.unchanged;
         self.needs_attention += other.needs_attention;
         self.unreachable += other.unreachable;
+        self.failed_looks += other.failed_looks;
     }
 }
 
@@ -128,31 +135,39 @@ impl Reconciler {
         tell: mpsc::Sender<Looked>,
     ) -> Result<Totals, LedgerError> {
         // Also in a dry run: no intent changes by it, and what is due would not be seen otherwise.
-        self.ledger.gather().await?;
+        while !self.stopping.is_cancelled() && self.ledger.gather().await? {}
         let budget = Budget::new(request.limit);
         let lanes = self.lanes(request).await?;
-        let swept = lanes.into_iter().map(|lane| self.run_lane(lane, &budget, Some(&tell)));
+        let swept = lanes.into_iter().map(async |mut lane| {
+            let mut totals = Totals::default();
+            while self.run_round(&mut lane, &budget, Some(&tell), &mut totals).await? {}
+            Ok::<_, LedgerError>(totals)
+        });
         // One lane's error ends none of the others.
         let swept: Vec<Totals> = join_all(swept).await.into_iter().collect::<Result<_, _>>()?;
+        if self.stopping.is_cancelled() {
+            return Err(LedgerError::Stopping); // the totals would look like those of a whole pass
+        }
         let mut all = Totals::default();
         swept.iter().for_each(|totals| all.add(totals));
         all.limit_reached = budget.reached.into_inner();
         Ok(all)
     }
 
-    /// Looks at what is due of the lane's tools, in turn, until nothing is, or the budget is used up,
-    /// or nobody listens.
-    pub(super) async fn run_lane(
+    /// Looks once at what is due of each of the lane's tools, and leaves those that may have more; whether
+    /// there are any. Ends early where the budget is used up, nobody listens or the server stops.
+    pub(super) async fn run_round(
         &self,
-        mut lane: Lane,
+        lane: &mut Lane,
         budget: &Budget,
         tell: Option<&mpsc::Sender<Looked>>,
-    ) -> Result<Totals, LedgerError> {
-        let mut totals = Totals::default();
-        while let Some(tool) = lane.tools.pop_front() {
-            if self.stopping.is_cancelled() {
-                break;
-            }
+        totals: &mut Totals,
+    ) -> Result<bool, LedgerError> {
+        for _ in 0..lane.tools.len() {
+            let Some(tool) = lane.tools.pop_front().filter(|_| !self.stopping.is_cancelled())
+            else {
+                return Ok(false);
+            };
             let endpoint = self.ledger.status_endpoint(&tool);
             let room = endpoint.map_or(QUESTIONS_MAX, |endpoint| self.endpoints.room(&endpoint));
             if room == 0 {
@@ -163,25 +178,29 @@ impl Reconciler {
             let mut entries = self.ledger.due(&tool, &lane.scope, rows).await?;
             let found = entries.len();
             entries.truncate(budget.take(found));
-            if entries.len() < found {
+            let wanted = entries.len();
+            let whole = wanted == found;
+            if !whole || (lane.scope.dry_run && found == rows) {
                 budget.reached.store(true, Ordering::SeqCst);
             }
-            let wanted = entries.len();
-            let swept = self.ledger.look_at_entries(entries, &lane.scope).await?;
-            budget.give_back(wanted - swept.len());
-            if found == rows && wanted == found && !lane.scope.dry_run {
-                lane.tools.push_back(tool);
-            }
-            for looked in swept {
-                totals.count(&looked);
-                if let Some(tell) = tell
-                    && tell.send(looked).await.is_err()
-                {
-                    return Ok(totals);
+            for batch in entries.chunks(room) {
+                let swept = self.ledger.look_at_entries(batch.to_vec(), &lane.scope).await?;
+                budget.give_back(batch.len() - swept.looked.len());
+                totals.failed_looks += u64::try_from(swept.failed).unwrap_or(u64::MAX);
+                for looked in swept.looked {
+                    totals.count(&looked);
+                    if let Some(tell) = tell
+                        && tell.send_timeout(looked, LISTEN_MAX).await.is_err()
+                    {
+                        return Ok(false);
+                    }
                 }
             }
+            if found == rows && whole && !lane.scope.dry_run {
+                lane.tools.push_back(tool);
+            }
         }
-        Ok(totals)
+        Ok(!lane.tools.is_empty())
     }
 
     /// The lanes of a pass.

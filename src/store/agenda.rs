@@ -5,7 +5,7 @@
 //! compare-and-set on its own version, so that each intent is looked at by one, and a settlement
 //! never has to wait for it.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use async_trait::async_trait;
 use uuid::Uuid;
@@ -57,6 +57,8 @@ pub struct Release {
     pub id: Uuid,
     /// The version that the claim left.
     pub version: Version,
+    /// Until when the claim was given: an entry that went and came again counts its versions anew.
+    pub claimed_until: Timestamp,
     /// When to look again; `None` takes it off the agenda.
     pub next: Option<Next>,
 }
@@ -96,16 +98,21 @@ pub trait Agenda {
     async fn entry(&self, id: Uuid) -> Result<(Timestamp, Option<Entry>), StoreError>;
 
     /// Claims each entry that still has its version for `span` from now; those with version 0 are
-    /// put on the agenda by it. After it returns, `true` means that nobody else claims it before
-    /// that span is over, and its version is one higher.
-    async fn claim(&self, entries: &[Entry], span: Duration) -> Result<Vec<bool>, StoreError>;
+    /// put on the agenda by it. After it returns, a time means that nobody else claims it before
+    /// then, and its version is one higher.
+    async fn claim(
+        &self,
+        entries: &[Entry],
+        span: Duration,
+    ) -> Result<Vec<Option<Timestamp>>, StoreError>;
 
-    /// How many intents only a person can move on, counted up to [`WAITING_MAX`].
+    /// How many intents only a person can move on in each namespace that has any, counted up to
+    /// [`WAITING_MAX`] in all.
     async fn waiting_for_people(
         &self,
         namespace: Option<&str>,
         tool: Option<&str>,
-    ) -> Result<u64, StoreError>;
+    ) -> Result<BTreeMap<String, u64>, StoreError>;
 
     /// Gives claimed entries back. One that was put on the agenda anew meanwhile stays as it is.
     async fn release(&self, releases: &[Release]) -> Result<(), StoreError>;

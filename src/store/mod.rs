@@ -264,6 +264,17 @@ pub enum Reference {
     ToolCallId(String),
 }
 
+/// An object of the downstream that an intent was settled by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DownstreamObject {
+    /// The tool of the intent.
+    pub tool: ToolKey,
+    /// The downstream's id of the object.
+    pub downstream_ref: String,
+    /// The row of the intent.
+    pub row: Uuid,
+}
+
 /// A report for a key that was never begun.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OrphanFact {
@@ -504,13 +515,11 @@ pub trait Store: Agenda + Send + Sync + 'static {
         reference: &Reference,
     ) -> Result<Option<Stored>, StoreError>;
 
-    /// The key of another intent of the same tool that carries this id of the downstream.
-    async fn other_with_reference(
+    /// For each object, the key of another intent of the same tool that carries its id.
+    async fn others_with_references(
         &self,
-        tool: &ToolKey,
-        downstream_ref: &str,
-        except: Uuid,
-    ) -> Result<Option<Key>, StoreError>;
+        objects: &[DownstreamObject],
+    ) -> Result<Vec<Option<Key>>, StoreError>;
 
     /// The versions of these rows, and the store's time: what a waiter polls, and what tells that a
     /// row is still as it was read.

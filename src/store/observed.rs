@@ -1,14 +1,14 @@
 //! Any store, with its writes measured. No behaviour of its own.
 
-use std::{error::Error, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, error::Error, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use tracing::Instrument;
 use uuid::Uuid;
 
 use super::{
-    Cursor, Diagnosis, Filter, Found, OrphanFact, Reference, RowKey, Store, StoreError, Stored,
-    StoredPolicies, StoredPolicy, Touch, Version, Write, Written,
+    Cursor, Diagnosis, DownstreamObject, Filter, Found, OrphanFact, Reference, RowKey, Store,
+    StoreError, Stored, StoredPolicies, StoredPolicy, Touch, Version, Write, Written,
     agenda::{Agenda, Entry, Release, ToolKey},
 };
 use crate::{
@@ -56,13 +56,11 @@ impl Store for Observed {
         self.0.find_by_reference(namespace, reference).await
     }
 
-    async fn other_with_reference(
+    async fn others_with_references(
         &self,
-        tool: &ToolKey,
-        downstream_ref: &str,
-        except: Uuid,
-    ) -> Result<Option<Key>, StoreError> {
-        self.0.other_with_reference(tool, downstream_ref, except).await
+        objects: &[DownstreamObject],
+    ) -> Result<Vec<Option<Key>>, StoreError> {
+        self.0.others_with_references(objects).await
     }
 
     async fn versions(
@@ -148,7 +146,11 @@ impl Agenda for Observed {
         self.0.entry(id).await
     }
 
-    async fn claim(&self, entries: &[Entry], span: Duration) -> Result<Vec<bool>, StoreError> {
+    async fn claim(
+        &self,
+        entries: &[Entry],
+        span: Duration,
+    ) -> Result<Vec<Option<Timestamp>>, StoreError> {
         self.0.claim(entries, span).await
     }
 
@@ -156,7 +158,7 @@ impl Agenda for Observed {
         &self,
         namespace: Option<&str>,
         tool: Option<&str>,
-    ) -> Result<u64, StoreError> {
+    ) -> Result<BTreeMap<String, u64>, StoreError> {
         self.0.waiting_for_people(namespace, tool).await
     }
 

@@ -1,6 +1,6 @@
 //! What every store promises of the agenda, one line per behaviour, run on each.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use intent_ledger::{
     domain::{
@@ -11,7 +11,7 @@ use intent_ledger::{
     },
     ids,
     store::{
-        LOCK_WAIT, Store, Stored, StoredPolicy, Write, Written,
+        DownstreamObject, LOCK_WAIT, Store, Stored, StoredPolicy, Write, Written,
         agenda::{Entry, Next, Release, ToolKey},
     },
 };
@@ -82,6 +82,23 @@ fn unknown(row: &Intent) -> Intent {
 
 async fn due(store: &Arc<dyn Store>, namespace: &str) -> Vec<Entry> {
     store.due(&tool(namespace), 100).await.unwrap().1
+}
+
+/// Until when each of these is now ours.
+async fn claimed(
+    store: &Arc<dyn Store>,
+    entries: &[Entry],
+    span: Duration,
+) -> Vec<Option<Timestamp>> {
+    store.claim(entries, span).await.unwrap()
+}
+
+async fn waiting(
+    store: &Arc<dyn Store>,
+    namespace: Option<&str>,
+    tool: Option<&str>,
+) -> BTreeMap<String, u64> {
+    store.waiting_for_people(namespace, tool).await.unwrap()
 }
 
 async fn entry(store: &Arc<dyn Store>, id: Uuid) -> Option<Entry> {
@@ -157,10 +174,10 @@ on_every_store! {
         let flagged = replace(&store, &rows[0], flagged).await;
         store.gather(10).await.unwrap();
         assert_eq!(ids_of(&due(&store, "n").await), [rows[1].intent.id()]);
-        assert_eq!(store.waiting_for_people(None, None).await.unwrap(), 1);
-        assert_eq!(store.waiting_for_people(Some("n"), Some("charge")).await.unwrap(), 1);
-        assert_eq!(store.waiting_for_people(Some("n"), Some("mail")).await.unwrap(), 0);
-        assert_eq!(store.waiting_for_people(Some("m"), None).await.unwrap(), 0);
+        assert_eq!(waiting(&store, None, None).await, BTreeMap::from([("n".to_owned(), 1)]));
+        assert_eq!(waiting(&store, Some("n"), Some("charge")).await, BTreeMap::from([("n".to_owned(), 1)]));
+        assert_eq!(waiting(&store, Some("n"), Some("mail")).await, BTreeMap::new());
+        assert_eq!(waiting(&store, Some("m"), None).await, BTreeMap::new());
         // Once a person has seen it, it is looked at again.
         let mut seen = flagged.intent.clone();
         seen.needs_attention = false;
@@ -174,7 +191,7 @@ on_every_store! {
         let rows = insert(&store, &[leased("n", "a", Duration::ZERO)]).await;
         store.gather(10).await.unwrap();
         let found = due(&store, "n").await;
-        assert_eq!(store.claim(&found, MINUTE).await.unwrap(), [true]);
+        let until = claimed(&store, &found, MINUTE).await[0].unwrap();
         let mut extended = rows[0].intent.clone();
         let attempt = extended.attempts.last_mut().unwrap();
         attempt.lease_expires_at = attempt.granted_at + MINUTE;
@@ -184,7 +201,8 @@ on_every_store! {
         let moved = entry(&store, found[0].id).await.unwrap();
         assert_eq!((moved.due_at, moved.claimed_until, moved.version), (end, None, 3));
         // The claimer gives back what is no longer his.
-        store.release(&[Release { id: found[0].id, version: 2, next: None }]).await.unwrap();
+        let mine = Release { id: found[0].id, version: 2, claimed_until: until, next: None };
+        store.release(&[mine]).await.unwrap();
         assert_eq!(entry(&store, found[0].id).await, Some(moved));
     }
 
@@ -204,7 +222,7 @@ on_every_store! {
         let mut won = [0; 20];
         for claim in claims.collect::<Vec<_>>() {
             for (won, claimed) in won.iter_mut().zip(claim.await.unwrap()) {
-                *won += i32::from(claimed);
+                *won += i32::from(claimed.is_some());
             }
         }
         assert_eq!(won, [1; 20]);
@@ -221,11 +239,11 @@ on_every_store! {
         insert(&store, &[leased("n", "a", Duration::ZERO)]).await;
         store.gather(10).await.unwrap();
         let found = due(&store, "n").await;
-        assert_eq!(store.claim(&found, Duration::ZERO).await.unwrap(), [true]);
+        assert!(claimed(&store, &found, Duration::ZERO).await[0].is_some());
         let again = due(&store, "n").await;
         assert_eq!(ids_of(&again), ids_of(&found));
-        assert_eq!(store.claim(&found, MINUTE).await.unwrap(), [false], "an old reading");
-        assert_eq!(store.claim(&again, MINUTE).await.unwrap(), [true]);
+        assert_eq!(claimed(&store, &found, MINUTE).await, [None], "an old reading");
+        assert!(claimed(&store, &again, MINUTE).await[0].is_some());
     }
 
     async fn what_is_not_on_the_agenda_is_put_there_by_one_claim(kind) {
@@ -242,8 +260,8 @@ on_every_store! {
             claimed_until: None,
             version: 0,
         };
-        assert_eq!(store.claim(std::slice::from_ref(&fresh), MINUTE).await.unwrap(), [true]);
-        assert_eq!(store.claim(std::slice::from_ref(&fresh), MINUTE).await.unwrap(), [false]);
+        assert!(claimed(&store, std::slice::from_ref(&fresh), MINUTE).await[0].is_some());
+        assert_eq!(claimed(&store, std::slice::from_ref(&fresh), MINUTE).await, [None]);
         assert_eq!(entry(&store, fresh.id).await.unwrap().version, 1);
     }
 
@@ -255,17 +273,39 @@ on_every_store! {
         ]).await;
         store.gather(10).await.unwrap();
         let found = due(&store, "n").await;
-        store.claim(&found, MINUTE).await.unwrap();
+        let until = claimed(&store, &found, MINUTE).await[0].unwrap();
         let later = found[0].due_at + MINUTE;
         let next = Next { due_at: later, probes: 3, asked_at: Some(found[0].due_at) };
         store.release(&[
-            Release { id: found[0].id, version: 2, next: Some(next) },
-            Release { id: found[1].id, version: 2, next: None },
+            Release { id: found[0].id, version: 2, claimed_until: until, next: Some(next) },
+            Release { id: found[1].id, version: 2, claimed_until: until, next: None },
         ]).await.unwrap();
         let kept = entry(&store, found[0].id).await.unwrap();
         assert_eq!((kept.due_at, kept.probes, kept.asked_at), (later, 3, Some(found[0].due_at)));
         assert_eq!((kept.claimed_until, kept.version), (None, 3));
         assert_eq!(entry(&store, found[1].id).await, None);
+    }
+
+    /// The versions of an entry that went and came again start anew: a claim that is over must not
+    /// take the new one's place.
+    async fn a_lapsed_claim_does_not_release_a_newer_entry(kind) {
+        let store = TestStore::new(kind).await.open().await;
+        let rows = insert(&store, &[leased("n", "a", Duration::from_micros(1))]).await;
+        store.gather(10).await.unwrap();
+        let found = due(&store, "n").await;
+        let lapsed = claimed(&store, &found, Duration::ZERO).await[0].unwrap();
+        let again = due(&store, "n").await;
+        let until = claimed(&store, &again, MINUTE).await[0].unwrap();
+        let id = found[0].id;
+        store.release(&[Release { id, version: 3, claimed_until: until, next: None }]).await.unwrap();
+        assert_eq!(entry(&store, id).await, None);
+        // Unknown now: on the agenda anew, and claimed under the number that the lapsed claim had.
+        replace(&store, &rows[0], unknown(&rows[0].intent)).await;
+        let anew = due(&store, "n").await;
+        let until = claimed(&store, &anew, MINUTE).await[0].unwrap();
+        assert_eq!(entry(&store, id).await.unwrap().version, 2);
+        store.release(&[Release { id, version: 2, claimed_until: lapsed, next: None }]).await.unwrap();
+        assert_eq!(entry(&store, id).await.unwrap().claimed_until, Some(until));
     }
 
     /// What a longer lease left in a batch goes on the agenda once, under its own time.
@@ -331,12 +371,21 @@ on_every_store! {
         }
         let (a, b) = (rows[0].intent.id(), rows[1].intent.id());
         let other = async |namespace: &str, reference: &str, except| {
-            store.other_with_reference(&tool(namespace), reference, except).await.unwrap()
+            let downstream_ref = reference.to_owned();
+            let object = DownstreamObject { tool: tool(namespace), downstream_ref, row: except };
+            store.others_with_references(&[object]).await.unwrap()[0]
         };
         assert_eq!(other("n", "obj-1", b).await, Some(rows[0].intent.key));
         assert_eq!(other("n", "obj-1", a).await, None, "its own");
         assert_eq!(other("n", "obj-2", b).await, None);
         let mail = ToolKey { namespace: "n".into(), tool: "mail".into() };
-        assert_eq!(store.other_with_reference(&mail, "obj-1", b).await.unwrap(), None);
+        // Several at once, each with its own answer.
+        let objects = [(mail, b), (tool("n"), b), (tool("n"), a)].map(|(tool, row)| DownstreamObject {
+            tool,
+            downstream_ref: "obj-1".into(),
+            row,
+        });
+        let others = store.others_with_references(&objects).await.unwrap();
+        assert_eq!(others, [None, Some(rows[0].intent.key), None]);
     }
 }

@@ -16,7 +16,7 @@ use intent_ledger::{
     ledger::DEFAULT_NAMESPACE,
     proto::v1::{CompleteRequest, Decision, FailureKind, Reason},
     store::{
-        self, Filter, Reference, RowKey, StoreOptions, Touch,
+        self, DownstreamObject, Filter, Reference, RowKey, StoreOptions, Touch,
         agenda::{Entry, Release, ToolKey},
         row_id,
     },
@@ -333,7 +333,7 @@ const OPERATIONS: [&str; 23] = [
     "activate_policy",
     "unsettled_tools",
     "diagnose",
-    "other_with_reference",
+    "others_with_references",
     "gather",
     "due_tools",
     "due",
@@ -399,7 +399,9 @@ async fn every_statement() -> BTreeSet<String> {
     store.unsettled_tools().await.unwrap();
     store.diagnose().await.unwrap();
     let tool = ToolKey { namespace, tool: "charge".into() };
-    store.other_with_reference(&tool, "ch_1", row.id).await.unwrap();
+    let downstream_ref = "ch_1".to_owned();
+    let object = DownstreamObject { tool: tool.clone(), downstream_ref, row: row.id };
+    store.others_with_references(&[object]).await.unwrap();
     store.gather(10).await.unwrap();
     store.due_tools(None).await.unwrap();
     store.due(&tool, 10).await.unwrap();
@@ -416,9 +418,11 @@ async fn every_statement() -> BTreeSet<String> {
         version: 0,
     };
     let span = Duration::from_secs(60);
-    assert_eq!(store.claim(std::slice::from_ref(&entry), span).await.unwrap(), [true]);
+    let claimed = store.claim(std::slice::from_ref(&entry), span).await.unwrap();
+    let claimed_until = claimed[0].expect("nobody else claims it");
     store.waiting_for_people(None, None).await.unwrap();
-    store.release(&[Release { id: entry.id, version: 1, next: None }]).await.unwrap();
+    let release = Release { id: entry.id, version: 1, claimed_until, next: None };
+    store.release(&[release]).await.unwrap();
     proxy.statements()
 }
 

@@ -57,6 +57,15 @@ impl World {
         Self { server, downstream }
     }
 
+    /// Its downstream has no longer than `timeout` to answer.
+    async fn hurried(kind: Kind, timeout: &str) -> Self {
+        let downstream = Downstream::start().await;
+        let status = downstream.over_http("charge", VISIBILITY);
+        let status = status.replace("\" }\n", &format!("\", timeout = \"{timeout}\" }}\n"));
+        let server = TestServer::with_policy(kind, &policy(&[CHARGE, &status])).await;
+        Self { server, downstream }
+    }
+
     fn agent(&self) -> &Agent {
         &self.server.agent
     }

@@ -453,6 +453,7 @@ on_every_store! {
             absences: 2,
             last_absence_at: Some(DECIDED_AT),
             asked_since: Some(DECIDED_AT),
+            heard_at: Some(DECIDED_AT),
             handed_over: Some(HandedOver::GaveUp),
         };
         let replacement = Write::replace(&read, full, Vec::new(), Some(0));

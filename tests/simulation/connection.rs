@@ -1,6 +1,7 @@
 //! A server's connection to the store: what is lost on the way, what comes late, and crashes.
 
 use std::{
+    collections::BTreeMap,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -9,8 +10,8 @@ use async_trait::async_trait;
 use intent_ledger::{
     domain::{event::Event, identity::Key, time::Timestamp},
     store::{
-        Cursor, Diagnosis, Filter, Found, OrphanFact, Reference, RowKey, Store, StoreError, Stored,
-        StoredPolicies, StoredPolicy, Touch, Version, Write, Written,
+        Cursor, Diagnosis, DownstreamObject, Filter, Found, OrphanFact, Reference, RowKey, Store,
+        StoreError, Stored, StoredPolicies, StoredPolicy, Touch, Version, Write, Written,
         agenda::{Agenda, Entry, Release, ToolKey},
     },
 };
@@ -208,13 +209,11 @@ impl Store for Connection {
         self.read(|table| table.find_by_reference(namespace, reference)).await
     }
 
-    async fn other_with_reference(
+    async fn others_with_references(
         &self,
-        tool: &ToolKey,
-        downstream_ref: &str,
-        except: Uuid,
-    ) -> Result<Option<Key>, StoreError> {
-        self.read(|table| table.other_with_reference(tool, downstream_ref, except)).await
+        objects: &[DownstreamObject],
+    ) -> Result<Vec<Option<Key>>, StoreError> {
+        self.read(|table| objects.iter().map(|it| table.other_with_reference(it)).collect()).await
     }
 
     async fn versions(
@@ -305,7 +304,11 @@ impl Agenda for Connection {
         self.read(|table| table.entry(id)).await
     }
 
-    async fn claim(&self, entries: &[Entry], span: Duration) -> Result<Vec<bool>, StoreError> {
+    async fn claim(
+        &self,
+        entries: &[Entry],
+        span: Duration,
+    ) -> Result<Vec<Option<Timestamp>>, StoreError> {
         let entries = entries.to_vec();
         self.change(1, move |table| table.claim(&entries, span)).await
     }
@@ -314,7 +317,7 @@ impl Agenda for Connection {
         &self,
         namespace: Option<&str>,
         tool: Option<&str>,
-    ) -> Result<u64, StoreError> {
+    ) -> Result<BTreeMap<String, u64>, StoreError> {
         self.read(|table| table.waiting_for_people(namespace, tool)).await
     }
 

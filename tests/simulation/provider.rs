@@ -13,7 +13,7 @@ use std::{
 use async_trait::async_trait;
 use intent_ledger::{
     domain::{time::Timestamp, verdict::Answer},
-    ledger::Downstream,
+    ledger::{Downstream, NotAsked},
     policy::status::{Face, HttpAnswer, Question, StatusEndpoint},
 };
 use tokio_util::sync::CancellationToken;
@@ -192,7 +192,7 @@ impl Providers {
         endpoint: &StatusEndpoint,
         question: &Question,
         bytes_max: u64,
-    ) -> Option<Answer> {
+    ) -> Result<Answer, NotAsked> {
         *self.questions.lock().unwrap() += 1;
         let tool = self.index(&question.tool);
         if self.is_out(tool) {
@@ -210,12 +210,12 @@ impl Providers {
             let slow = Duration::from_millis(slow);
             tokio::time::sleep(slow.min(endpoint.timeout)).await;
             if slow > endpoint.timeout {
-                return Some(self.unanswered("no answer in time"));
+                return Ok(self.unanswered("no answer in time"));
             }
         }
         let headers = [("content-type".to_owned(), media.to_owned())];
         let answer = HttpAnswer { status, headers: &headers, body: body.as_bytes(), cut: false };
-        Some(match face.judge(&answer, question, bytes_max) {
+        Ok(match face.judge(&answer, question, bytes_max) {
             Answer::Unreachable { note } => self.unanswered(&note),
             answer => answer,
         })
@@ -228,15 +228,15 @@ impl Providers {
         Answer::unreachable(note)
     }
 
-    async fn outage(&self, endpoint: &StatusEndpoint) -> Option<Answer> {
+    async fn outage(&self, endpoint: &StatusEndpoint) -> Result<Answer, NotAsked> {
         match self.luck(|dice| dice.below(10)) {
             // Its circuit is open.
-            0 => None,
+            0 => Err(NotAsked::LeftAlone),
             1 => {
                 tokio::time::sleep(endpoint.timeout).await;
-                Some(self.unanswered("no answer in time"))
+                Ok(self.unanswered("no answer in time"))
             }
-            _ => Some(self.unanswered("connection refused")),
+            _ => Ok(self.unanswered("connection refused")),
         }
     }
 
@@ -298,7 +298,7 @@ impl Downstream for Reach {
         endpoint: &StatusEndpoint,
         question: &Question,
         result_bytes_max: u64,
-    ) -> Option<Answer> {
+    ) -> Result<Answer, NotAsked> {
         let answer = self.providers.ask(endpoint, question, result_bytes_max).await;
         if self.crashed.is_cancelled() {
             std::future::pending::<()>().await;

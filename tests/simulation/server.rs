@@ -73,7 +73,7 @@ impl Running {
         tokio::select! {
             biased;
             () = self.crashed.cancelled() => {}
-            _ = tokio::time::timeout(SWEEP_MAX, self.ledger.look_at_key(NAMESPACE, key, false, deadline)) => {}
+            _ = tokio::time::timeout(SWEEP_MAX, self.ledger.look_at_key(NAMESPACE, "", key, false, deadline)) => {}
         }
     }
 }

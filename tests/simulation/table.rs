@@ -12,8 +12,8 @@ use intent_ledger::{
         time::Timestamp,
     },
     store::{
-        Cursor, Expected, Filter, Found, ORPHANS_PER_NAMESPACE_MAX, OrphanFact, Reference, RowKey,
-        Stored, StoredPolicies, StoredPolicy, Touch, Version, Write, Written,
+        Cursor, DownstreamObject, Expected, Filter, Found, ORPHANS_PER_NAMESPACE_MAX, OrphanFact,
+        Reference, RowKey, Stored, StoredPolicies, StoredPolicy, Touch, Version, Write, Written,
         agenda::{Entry, Release, ToolKey, WAITING_MAX},
     },
 };
@@ -200,16 +200,12 @@ impl Table {
         rows.filter(|row| carries(&row.intent)).max_by_key(|row| row.intent.created_at).cloned()
     }
 
-    pub(crate) fn other_with_reference(
-        &self,
-        tool: &ToolKey,
-        downstream_ref: &str,
-        except: Uuid,
-    ) -> Option<Key> {
+    pub(crate) fn other_with_reference(&self, object: &DownstreamObject) -> Option<Key> {
+        let DownstreamObject { tool, downstream_ref, row } = object;
         let carries = |intent: &&Intent| {
-            intent.downstream_ref.as_deref() == Some(downstream_ref)
+            intent.downstream_ref.as_ref() == Some(downstream_ref)
                 && (&intent.namespace, &intent.tool) == (&tool.namespace, &tool.tool)
-                && intent.id() != except
+                && intent.id() != *row
         };
         self.rows.values().map(|row| &row.intent).find(carries).map(|intent| intent.key)
     }
@@ -337,7 +333,7 @@ impl Table {
         (self.now(), self.entries.get(&id).cloned())
     }
 
-    pub(crate) fn claim(&mut self, entries: &[Entry], span: Duration) -> Vec<bool> {
+    pub(crate) fn claim(&mut self, entries: &[Entry], span: Duration) -> Vec<Option<Timestamp>> {
         let until = self.now() + span;
         let mut claim = |entry: &Entry| {
             let known = self.entries.get(&entry.id).map_or(0, |known| known.version);
@@ -348,25 +344,37 @@ impl Table {
                 let mine = Entry { due_at: until, claimed_until, version, ..entry.clone() };
                 self.entries.insert(entry.id, mine);
             }
-            free
+            free.then_some(until)
         };
         entries.iter().map(&mut claim).collect()
     }
 
-    pub(crate) fn waiting_for_people(&self, namespace: Option<&str>, tool: Option<&str>) -> u64 {
+    pub(crate) fn waiting_for_people(
+        &self,
+        namespace: Option<&str>,
+        tool: Option<&str>,
+    ) -> BTreeMap<String, u64> {
         let waiting = self.rows.values().filter(|row| {
             let intent = &row.intent;
             intent.needs_attention
                 && namespace.is_none_or(|it| it == intent.namespace)
                 && tool.is_none_or(|it| it == intent.tool)
         });
-        (waiting.count() as u64).min(WAITING_MAX)
+        let most = usize::try_from(WAITING_MAX).unwrap_or(usize::MAX);
+        let mut counts = BTreeMap::new();
+        for row in waiting.take(most) {
+            *counts.entry(row.intent.namespace.clone()).or_default() += 1;
+        }
+        counts
     }
 
     pub(crate) fn release(&mut self, releases: &[Release]) {
         for release in releases {
-            let version = self.entries.get(&release.id).map(|entry| entry.version);
-            if version != Some(release.version) {
+            let mine = |entry: &Entry| {
+                entry.version == release.version
+                    && entry.claimed_until == Some(release.claimed_until)
+            };
+            if !self.entries.get(&release.id).is_some_and(mine) {
                 continue;
             }
             match (release.next, self.entries.get_mut(&release.id)) {

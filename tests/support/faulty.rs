@@ -1,6 +1,7 @@
 //! A store that refuses, loses answers, or waits, as a test tells it to; otherwise the real one.
 
 use std::{
+    collections::BTreeMap,
     collections::VecDeque,
     sync::{
         Arc, Mutex,
@@ -14,8 +15,8 @@ use intent_ledger::{
     domain::{attempt::Fate, event::Event, identity::Key, time::Timestamp},
     proto::v1::{Intent, LookupRequest},
     store::{
-        Cursor, Diagnosis, Filter, Found, OrphanFact, Reference, RowKey, Store, StoreError, Stored,
-        StoredPolicies, StoredPolicy, Touch, Version, Write, Written,
+        Cursor, Diagnosis, DownstreamObject, Filter, Found, OrphanFact, Reference, RowKey, Store,
+        StoreError, Stored, StoredPolicies, StoredPolicy, Touch, Version, Write, Written,
         agenda::{Agenda, Entry, Release, ToolKey},
     },
 };
@@ -273,14 +274,12 @@ impl Store for FaultyStore {
         self.inner.find_by_reference(namespace, reference).await
     }
 
-    async fn other_with_reference(
+    async fn others_with_references(
         &self,
-        tool: &ToolKey,
-        downstream_ref: &str,
-        except: Uuid,
-    ) -> Result<Option<Key>, StoreError> {
+        objects: &[DownstreamObject],
+    ) -> Result<Vec<Option<Key>>, StoreError> {
         self.up()?;
-        self.inner.other_with_reference(tool, downstream_ref, except).await
+        self.inner.others_with_references(objects).await
     }
 
     async fn versions(
@@ -381,7 +380,11 @@ impl Agenda for FaultyStore {
         self.inner.entry(id).await
     }
 
-    async fn claim(&self, entries: &[Entry], span: Duration) -> Result<Vec<bool>, StoreError> {
+    async fn claim(
+        &self,
+        entries: &[Entry],
+        span: Duration,
+    ) -> Result<Vec<Option<Timestamp>>, StoreError> {
         self.up()?;
         self.inner.claim(entries, span).await
     }
@@ -390,7 +393,7 @@ impl Agenda for FaultyStore {
         &self,
         namespace: Option<&str>,
         tool: Option<&str>,
-    ) -> Result<u64, StoreError> {
+    ) -> Result<BTreeMap<String, u64>, StoreError> {
         self.up()?;
         self.inner.waiting_for_people(namespace, tool).await
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use intent_ledger::{
     domain::verdict::Answer,
-    ledger::Downstream,
+    ledger::{Downstream, NotAsked},
     policy::status::{Question, StatusEndpoint},
 };
 
@@ -20,7 +20,7 @@ impl Nobody {
 
 #[async_trait]
 impl Downstream for Nobody {
-    async fn ask(&self, _: &StatusEndpoint, _: &Question, _: u64) -> Option<Answer> {
+    async fn ask(&self, _: &StatusEndpoint, _: &Question, _: u64) -> Result<Answer, NotAsked> {
         panic!("this test's policy names no endpoint")
     }
 

@@ -182,7 +182,7 @@ impl TestStore {
                     attempt[time] = (micros - i64::try_from(span.as_micros()).unwrap()).into();
                 }
             }
-            for time in ["last_absence_at", "asked_since"] {
+            for time in ["last_absence_at", "asked_since", "heard_at"] {
                 let probing = details.get_mut("probing").and_then(|probing| probing.get_mut(time));
                 if let Some(at) = probing.filter(|at| at.is_i64()) {
                     let micros = at.as_i64().unwrap();

@@ -165,7 +165,13 @@ fn an_absence_proves_nothing_once_the_downstream_gave_a_reference() {
 #[test]
 fn any_other_answer_starts_the_confirmations_again() {
     type Between = fn(Story) -> Story;
-    let lines: [(&str, Between, bool); 4] = [
+    let taken = |story: Story| {
+        let other = Key::from_bytes([7; 32]);
+        let story = story.hear(&Answer::Taken { downstream_ref: "ch_1".to_owned(), other });
+        story.resolved(&Resolution::Acknowledged)
+    };
+    let lines: [(&str, Between, bool); 5] = [
+        ("taken, and acknowledged", taken, false),
         ("running", |story| story.hear(&Answer::Running), false),
         ("unmapped", |story| story.hear(&unmapped()), false),
         ("nothing", |story| story, true),
@@ -175,6 +181,44 @@ fn any_other_answer_starts_the_confirmations_again() {
         let story = between(visible().hear(&Answer::Absent).wait(HOUR)).hear(&Answer::Absent);
         assert_eq!(story.state() == State::Failed, settled, "{name}");
     }
+}
+
+/// A question whose answer came late says nothing against what was heard after it went out.
+#[test]
+fn an_answer_that_was_overtaken_does_not_count() {
+    for newer in [Answer::Running, unmapped()] {
+        let mut story = visible().hear(&Answer::Absent).wait(HOUR);
+        let overtaken = Asked::of(story.row(), story.now());
+        // Twice, so that the newer answer is no news to the row.
+        story = story.wait(SECOND).hear(&newer).wait(SECOND).hear(&newer);
+        story.apply_answer(overtaken, &Answer::Absent);
+        assert_eq!((story.state(), story.row().probing.absences), (State::Started, 0));
+        // A success is evidence, however late.
+        story.apply_answer(overtaken, &found(Some("ch_1")));
+        assert_eq!(story.state(), State::Completed);
+    }
+}
+
+#[test]
+fn absences_before_a_longer_visibility_count_no_longer() {
+    let mut story = visible().hear(&Answer::Absent);
+    assert_eq!(story.row().probing.absences, 1);
+    story.policy.downstream.status = Some(StatusRule { visibility: HOUR, ..STATUS });
+    let story = story.wait(HOUR).hear(&Answer::Absent);
+    assert_eq!((story.state(), story.row().probing.absences), (State::Started, 1));
+    assert_eq!(story.wait(HOUR).hear(&Answer::Absent).state(), State::Failed);
+}
+
+/// An outage is nobody's fault: it brings nobody closer to giving up.
+#[test]
+fn time_without_answers_does_not_count_towards_giving_up() {
+    let mut story = lapsed().hear(&Answer::Running).wait(2 * GIVE_UP_AFTER);
+    let asked = Asked::of(story.row(), story.now()).after_silence(true);
+    story.apply_answer(asked, &Answer::Running);
+    assert_eq!((story.state(), story.row().needs_attention), (State::Started, false));
+    let story = story.wait(GIVE_UP_AFTER - SECOND).hear(&Answer::Running);
+    assert!(!story.row().needs_attention);
+    assert!(story.wait(SECOND).hear(&Answer::Running).row().needs_attention);
 }
 
 #[test]

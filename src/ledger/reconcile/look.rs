@@ -15,13 +15,13 @@ use crate::{
         tool::{StatusRule, ToolPolicy},
         verdict::{Answer, Asked, Look, is_due, look, reconcile, shares_object, still_matters},
     },
-    ledger::{Ledger, LedgerError, Reading, error::chain},
+    ledger::{Ledger, LedgerError, NotAsked, Reading, error::chain},
     policy::{
         PolicySet,
         status::{Question, StatusEndpoint},
     },
     store::{
-        RowKey, Stored,
+        DownstreamObject, RowKey, Stored,
         agenda::{Entry, Next, Release, ToolKey},
     },
 };
@@ -116,11 +116,14 @@ impl Looked {
 }
 
 /// What looking at some entries came to.
+#[derive(Default)]
 pub(super) struct Looks {
     /// Whether any of them was ours to look at.
     pub(super) claimed: bool,
     /// What is worth telling.
     pub(super) looked: Vec<Looked>,
+    /// Why some looks came to no end; they are made again later.
+    pub(super) failed: Vec<LedgerError>,
 }
 
 /// An intent whose downstream is to be asked.
@@ -138,6 +141,8 @@ struct Settled {
     looked: Option<Looked>,
     /// When to look again.
     next: Option<Next>,
+    /// The intent, if the answer has completed it.
+    completed: Option<Intent>,
 }
 
 impl Ledger {
@@ -151,7 +156,7 @@ impl Ledger {
     ) -> Result<Looks, LedgerError> {
         let entries = if dry_run { entries } else { self.claim(entries).await? };
         if entries.is_empty() {
-            return Ok(Looks { claimed: false, looked: Vec::new() });
+            return Ok(Looks::default());
         }
         let began = monotonic();
         let (now, rows) = self.rows_of(&entries).await?;
@@ -162,37 +167,49 @@ impl Ledger {
         let glances = join_all(glances).await;
         let mut settled: Vec<(Entry, Settled)> = Vec::new();
         let mut open = Vec::new();
+        let mut failed = Vec::new();
         for (entry, glance) in entries.into_iter().zip(glances) {
             match glance {
                 Ok(Glance::Ask(asking)) => open.push(asking.into_open(entry)),
                 Ok(Glance::Settled(left)) => settled.push((entry, left)),
-                Err(error) => settled.push((entry.clone(), self.failed(&entry, now, &error))),
+                Err(error) => {
+                    settled.push((entry.clone(), self.failed(&entry, now, &error)));
+                    failed.push(error);
+                }
             }
         }
         let answers = join_all(open.iter().map(|it| self.ask(it))).await;
         let answers = self.refuse_taken(&open, answers).await?;
         let later = now + monotonic().duration_since(began);
         let verdicts = open.iter().zip(answers).map(async |(open, answer)| {
-            let applied = self.apply(open, answer, now, later, dry_run).await;
-            applied.unwrap_or_else(|error| self.failed(&open.entry, later, &error))
+            self.apply(open, answer, now, later, dry_run).await.map_err(|error| (open, error))
         });
-        let verdicts = join_all(verdicts).await;
+        let mut verdict = |applied: Result<Settled, (&Open, LedgerError)>| match applied {
+            Ok(settled) => settled,
+            Err((open, error)) => {
+                let again = self.failed(&open.entry, later, &error);
+                failed.push(error);
+                again
+            }
+        };
+        let verdicts: Vec<Settled> =
+            join_all(verdicts).await.into_iter().map(&mut verdict).collect();
+        if !dry_run {
+            self.flag_shared(&verdicts).await?;
+        }
         settled.extend(open.into_iter().map(|it| it.entry).zip(verdicts));
 
         if !dry_run {
-            let releases: Vec<Release> = settled
-                .iter()
-                .map(|(entry, left)| Release {
-                    id: entry.id,
-                    version: entry.version,
-                    next: left.next,
-                })
-                .collect();
+            let release = |(entry, left): &(Entry, Settled)| {
+                let (id, version, next) = (entry.id, entry.version, left.next);
+                Some(Release { id, version, claimed_until: entry.claimed_until?, next })
+            };
+            let releases: Vec<Release> = settled.iter().filter_map(release).collect();
             // What is not given back is due again once the claim is over.
             self.store.release(&releases).await?;
         }
         let looked = settled.into_iter().filter_map(|(_, left)| left.looked).collect();
-        Ok(Looks { claimed: true, looked })
+        Ok(Looks { claimed: true, looked, failed })
     }
 
     async fn claim(&self, entries: Vec<Entry>) -> Result<Vec<Entry>, LedgerError> {
@@ -203,8 +220,11 @@ impl Ledger {
         let span = endpoint.map_or(Duration::ZERO, |it| it.timeout * 2) + CLAIM_MARGIN;
         let claimed = self.store.claim(&entries, span).await?;
         let entries = entries.into_iter().zip(claimed);
-        let mine = entries.filter_map(|(entry, claimed)| claimed.then_some(entry));
-        Ok(mine.map(|entry| Entry { version: entry.version + 1, ..entry }).collect())
+        let mine = entries.filter_map(|(entry, until)| {
+            let claimed_until = Some(until?);
+            Some(Entry { version: entry.version + 1, claimed_until, ..entry })
+        });
+        Ok(mine.collect())
     }
 
     /// The rows of these entries, as of one moment or nearly so. A row that cannot be read does not take
@@ -270,7 +290,7 @@ impl Ledger {
                 let note = "the policy names no way to ask, and nobody else can tell";
                 let looked =
                     Looked::new(intent, &after.intent, Verdict::NoEndpoint, entry.probes, note);
-                let left = Settled { looked: Some(looked), next: None };
+                let left = Settled { looked: Some(looked), next: None, completed: None };
                 Ok(Glance::Settled(left))
             }
         }
@@ -297,7 +317,7 @@ impl Ledger {
         Ok(changed.await?.stored)
     }
 
-    async fn ask(&self, open: &Open) -> Option<Answer> {
+    async fn ask(&self, open: &Open) -> Result<Answer, NotAsked> {
         let intent = &open.reading.stored.intent;
         let question = Question {
             downstream_key: intent.downstream_key(),
@@ -314,27 +334,28 @@ impl Ledger {
     async fn refuse_taken(
         &self,
         open: &[Open],
-        mut answers: Vec<Option<Answer>>,
-    ) -> Result<Vec<Option<Answer>>, LedgerError> {
-        let elsewhere = open.iter().zip(&answers).map(async |(open, answer)| match answer {
-            Some(Answer::Executed { downstream_ref: Some(reference), .. }) => {
+        mut answers: Vec<Result<Answer, NotAsked>>,
+    ) -> Result<Vec<Result<Answer, NotAsked>>, LedgerError> {
+        let mut named = Vec::new();
+        let mut objects = Vec::new();
+        for (open, answer) in open.iter().zip(&mut answers) {
+            if let Ok(Answer::Executed { downstream_ref: Some(reference), .. }) = answer {
                 let intent = &open.reading.stored.intent;
-                self.store.other_with_reference(&tool_of(intent), reference, intent.id()).await
+                objects.push(object_of(intent, reference));
+                named.push((intent.key, answer));
             }
-            _ => Ok(None),
-        });
-        let elsewhere = join_all(elsewhere).await;
+        }
+        if objects.is_empty() {
+            return Ok(answers);
+        }
+        let elsewhere = self.store.others_with_references(&objects).await?;
         let mut named_here: HashMap<(ToolKey, String), Key> = HashMap::new();
-        for ((open, answer), elsewhere) in open.iter().zip(&mut answers).zip(elsewhere) {
-            let Some(Answer::Executed { downstream_ref: Some(reference), .. }) = answer else {
-                continue;
-            };
-            let intent = &open.reading.stored.intent;
-            let object = (tool_of(intent), reference.clone());
-            match elsewhere?.or(named_here.get(&object).copied()) {
-                Some(other) => *answer = Some(Answer::Taken { downstream_ref: object.1, other }),
+        for (((key, answer), object), elsewhere) in named.into_iter().zip(objects).zip(elsewhere) {
+            let object = (object.tool, object.downstream_ref);
+            match elsewhere.or(named_here.get(&object).copied()) {
+                Some(other) => *answer = Ok(Answer::Taken { downstream_ref: object.1, other }),
                 None => {
-                    named_here.insert(object, intent.key);
+                    named_here.insert(object, key);
                 }
             }
         }
@@ -345,23 +366,18 @@ impl Ledger {
     async fn apply(
         &self,
         open: &Open,
-        answer: Option<Answer>,
+        answer: Result<Answer, NotAsked>,
         asked_at: Timestamp,
         now: Timestamp,
         dry_run: bool,
     ) -> Result<Settled, LedgerError> {
         let before = &open.reading.stored.intent;
-        let Some(answer) = answer else {
-            let next = Next {
-                due_at: now + CIRCUIT_WAIT.mul_f64(0.5 + self.luck.draw()),
-                probes: open.entry.probes,
-                asked_at: open.entry.asked_at,
-            };
-            let note = "the endpoint has not answered for a while";
-            let looked = Looked::new(before, before, Verdict::Unreachable, next.probes, note);
-            return Ok(Settled { looked: Some(looked), next: Some(next) });
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(reason) => return Ok(self.not_asked(open, reason, now)),
         };
-        let asked = Asked::of(before, asked_at);
+        let silence = open.entry.asked_at > before.probing.heard_at;
+        let asked = Asked::of(before, asked_at).after_silence(silence);
         let give_up_after = open.policy.give_up_after;
         let decide = |intent: &Intent, now: Timestamp| {
             let outcome = reconcile(intent, asked, &answer, open.rule, give_up_after, now)?;
@@ -397,22 +413,57 @@ impl Ledger {
         });
         let verdict = if mattered { verdict(&answer, &after) } else { Verdict::Outdated };
         let looked = Looked::new(before, &after, verdict, probes, note(&answer));
-        if !dry_run && verdict == Verdict::Completed {
-            self.flag_if_shared(&after).await?;
-        }
-        Ok(Settled { looked: Some(looked), next })
+        let completed = (verdict == Verdict::Completed).then_some(after);
+        Ok(Settled { looked: Some(looked), next, completed })
+    }
+
+    /// An intent that was not asked about is looked at again soon.
+    fn not_asked(&self, open: &Open, reason: NotAsked, now: Timestamp) -> Settled {
+        let next = Next {
+            due_at: now + CIRCUIT_WAIT.mul_f64(0.5 + self.luck.draw()),
+            probes: open.entry.probes,
+            asked_at: open.entry.asked_at,
+        };
+        let (verdict, note) = match reason {
+            NotAsked::LeftAlone => {
+                (Verdict::Unreachable, "the endpoint has not answered for a while")
+            }
+            NotAsked::Busy => (Verdict::NotAsked, "other questions took the endpoint's turns"),
+        };
+        let intent = &open.reading.stored.intent;
+        let looked = Looked::new(intent, intent, verdict, next.probes, note);
+        Settled { looked: Some(looked), next: Some(next), completed: None }
     }
 
     /// Two intents that are settled by one object at the same moment do not see each other before:
-    /// both are then shown to a person.
-    async fn flag_if_shared(&self, settled: &Intent) -> Result<(), LedgerError> {
-        let Some(reference) = &settled.downstream_ref else { return Ok(()) };
-        let tool = tool_of(settled);
-        let other = self.store.other_with_reference(&tool, reference, settled.id()).await?;
-        let Some(other) = other else { return Ok(()) };
-        let decide = |intent: &Intent, now: Timestamp| Ok((shares_object(intent, &other, now), ()));
-        self.change(&settled.namespace, &settled.key, Deadline::default(), None, None, decide)
-            .await?;
+    /// whoever finds that out shows both to a person.
+    async fn flag_shared(&self, settled: &[Settled]) -> Result<(), LedgerError> {
+        let completed: Vec<(&Intent, DownstreamObject)> = settled
+            .iter()
+            .filter_map(|it| it.completed.as_ref())
+            .filter_map(|it| Some((it, object_of(it, it.downstream_ref.as_ref()?))))
+            .collect();
+        if completed.is_empty() {
+            return Ok(());
+        }
+        let objects: Vec<DownstreamObject> =
+            completed.iter().map(|(_, object)| object.clone()).collect();
+        let others = self.store.others_with_references(&objects).await?;
+        for ((intent, _), other) in completed.into_iter().zip(others) {
+            let Some(other) = other else { continue };
+            for (key, shares_with) in [(intent.key, other), (other, intent.key)] {
+                let decide = |intent: &Intent, now: Timestamp| {
+                    Ok((shares_object(intent, &shares_with, now), ()))
+                };
+                let changed =
+                    self.change(&intent.namespace, &key, Deadline::default(), None, None, decide);
+                match changed.await {
+                    // Purged since, with nothing left to show.
+                    Ok(_) | Err(LedgerError::NotFound { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
         Ok(())
     }
 
@@ -429,7 +480,7 @@ impl Ledger {
             probes: entry.probes + 1,
             asked_at: entry.asked_at,
         };
-        Settled { looked: None, next: Some(next) }
+        Settled { looked: None, next: Some(next), completed: None }
     }
 }
 
@@ -441,7 +492,7 @@ enum Glance {
 
 impl Glance {
     fn silent(next: Option<Next>) -> Self {
-        Self::Settled(Settled { looked: None, next })
+        Self::Settled(Settled { looked: None, next, completed: None })
     }
 }
 
@@ -462,6 +513,14 @@ impl Asking {
 
 fn tool_of(intent: &Intent) -> ToolKey {
     ToolKey { namespace: intent.namespace.clone(), tool: intent.tool.clone() }
+}
+
+fn object_of(intent: &Intent, downstream_ref: &str) -> DownstreamObject {
+    DownstreamObject {
+        tool: tool_of(intent),
+        downstream_ref: downstream_ref.to_owned(),
+        row: intent.id(),
+    }
 }
 
 fn verdict(answer: &Answer, after: &Intent) -> Verdict {

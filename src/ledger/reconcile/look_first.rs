@@ -88,18 +88,22 @@ impl Ledger {
     }
 
     async fn look_once(&self, id: Uuid, namespace: &str, tool: &str) -> Result<(), LedgerError> {
-        let (now, entry) = self.entry_of(id, namespace, tool).await?;
         let deadline = Deadline::after(Some(WAIT_MAX));
-        if entry.is_claimed(now) {
-            // Another server is asking: its verdict is as good as ours.
-            self.unclaimed(entry, deadline).await?;
-            return Ok(());
-        }
+        let (now, mut entry) = self.entry_of(id, namespace, tool).await?;
         if entry.asked_at.is_some_and(|asked| now.since(asked) < FIRST_WAIT) {
             return Ok(());
         }
-        if !self.look_at(vec![entry.clone()], false, true).await?.claimed {
-            self.unclaimed(entry, deadline).await?;
+        let asked_at = entry.asked_at;
+        while !deadline.has_passed() {
+            // Another server may be asking: its verdict is as good as ours. But it may have died.
+            let Some(free) = self.unclaimed(entry, deadline).await? else { break };
+            if free.asked_at != asked_at {
+                break;
+            }
+            if self.look_at(vec![free.clone()], false, true).await?.claimed {
+                break;
+            }
+            entry = free;
         }
         Ok(())
     }

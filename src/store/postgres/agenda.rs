@@ -1,7 +1,7 @@
 //! The agenda in Postgres.
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeMap, HashMap},
     time::{Duration, SystemTime},
 };
 
@@ -69,25 +69,27 @@ const CLAIM: &str = "
         INSERT INTO open_intents (id, namespace, tool, due_at, claimed_until)
         SELECT c.id, c.namespace, c.tool, clock.until, clock.until FROM c, clock
         WHERE c.version = 0 ORDER BY c.id
-        ON CONFLICT (id) DO NOTHING RETURNING id),
+        ON CONFLICT (id) DO NOTHING RETURNING id, claimed_until),
     taken AS (
         UPDATE open_intents o
         SET due_at = clock.until, claimed_until = clock.until, version = o.version + 1
         FROM c, clock WHERE o.id = c.id AND o.version = c.version
-        RETURNING o.id)
-    SELECT id FROM put UNION ALL SELECT id FROM taken";
+        RETURNING o.id, o.claimed_until)
+    SELECT id, claimed_until FROM put UNION ALL SELECT id, claimed_until FROM taken";
 
 /// `store.agenda.release`.
 const RELEASE: &str = "
     WITH r AS (SELECT * FROM unnest($1::uuid[], $2::int4[], $3::timestamptz[], $4::int4[],
-        $5::timestamptz[]) AS r(id, version, due_at, probes, asked_at)),
+        $5::timestamptz[], $6::timestamptz[]) AS r(id, version, due_at, probes, asked_at, claimed_until)),
     gone AS (
         DELETE FROM open_intents o USING r
-        WHERE o.id = r.id AND o.version = r.version AND r.due_at IS NULL)
+        WHERE o.id = r.id AND o.version = r.version AND o.claimed_until = r.claimed_until
+            AND r.due_at IS NULL)
     UPDATE open_intents o
     SET due_at = r.due_at, probes = r.probes, asked_at = r.asked_at, claimed_until = NULL,
         version = o.version + 1
-    FROM r WHERE o.id = r.id AND o.version = r.version AND r.due_at IS NOT NULL";
+    FROM r WHERE o.id = r.id AND o.version = r.version AND o.claimed_until = r.claimed_until
+        AND r.due_at IS NOT NULL";
 
 #[async_trait]
 impl Agenda for PostgresStore {
@@ -122,7 +124,11 @@ impl Agenda for PostgresStore {
         Ok((now, found.map(entry)))
     }
 
-    async fn claim(&self, entries: &[Entry], span: Duration) -> Result<Vec<bool>, StoreError> {
+    async fn claim(
+        &self,
+        entries: &[Entry],
+        span: Duration,
+    ) -> Result<Vec<Option<Timestamp>>, StoreError> {
         let mut sorted: Vec<&Entry> = entries.iter().collect();
         sorted.sort_unstable_by_key(|entry| entry.id);
         let ids: Vec<Uuid> = sorted.iter().map(|entry| entry.id).collect();
@@ -142,26 +148,28 @@ impl Agenda for PostgresStore {
                 ],
             )
             .await?;
-        let claimed: HashSet<Uuid> = rows.iter().map(|row| row.get(0)).collect();
-        Ok(entries.iter().map(|entry| claimed.contains(&entry.id)).collect())
+        let claimed: HashMap<Uuid, Timestamp> =
+            rows.iter().map(|row| (row.get(0), micros(row.get(1)))).collect();
+        Ok(entries.iter().map(|entry| claimed.get(&entry.id).copied()).collect())
     }
 
     async fn waiting_for_people(
         &self,
         namespace: Option<&str>,
         tool: Option<&str>,
-    ) -> Result<u64, StoreError> {
+    ) -> Result<BTreeMap<String, u64>, StoreError> {
         let most = i64::try_from(WAITING_MAX).unwrap_or(i64::MAX);
         let rows = self
             .query_all(
-                "SELECT count(*) FROM (
-                     SELECT FROM intents WHERE needs_attention
+                "SELECT namespace, count(*) FROM (
+                     SELECT namespace FROM intents WHERE needs_attention
                          AND ($1::text IS NULL OR namespace = $1) AND ($2::text IS NULL OR tool = $2)
-                     LIMIT $3) bounded",
+                     LIMIT $3) bounded
+                 GROUP BY namespace",
                 &[(&namespace, Type::TEXT), (&tool, Type::TEXT), (&most, Type::INT8)],
             )
             .await?;
-        Ok(rows.first().map_or(0, |row| row.get::<_, i64>(0).unsigned_abs()))
+        Ok(rows.iter().map(|row| (row.get(0), row.get::<_, i64>(1).unsigned_abs())).collect())
     }
 
     async fn release(&self, releases: &[Release]) -> Result<(), StoreError> {
@@ -176,6 +184,7 @@ impl Agenda for PostgresStore {
             sorted.iter().map(|it| next(it).map_or(0, |next| signed(next.probes))).collect();
         let asked: Vec<Option<SystemTime>> =
             sorted.iter().map(|it| next(it).and_then(|next| next.asked_at).map(time)).collect();
+        let claimed: Vec<SystemTime> = sorted.iter().map(|it| time(it.claimed_until)).collect();
         self.query_again(
             RELEASE,
             &[
@@ -184,6 +193,7 @@ impl Agenda for PostgresStore {
                 (&due, Type::TIMESTAMPTZ_ARRAY),
                 (&probes, Type::INT4_ARRAY),
                 (&asked, Type::TIMESTAMPTZ_ARRAY),
+                (&claimed, Type::TIMESTAMPTZ_ARRAY),
             ],
         )
         .await?;

@@ -28,10 +28,9 @@ use self::{
     sql::Shape,
 };
 use super::{
-    Cursor, Diagnosis, Filter, Found, LOCK_WAIT, ORPHANS_PER_NAMESPACE_MAX, OpenError, OrphanFact,
-    Reference, RowKey, Statements, Store, StoreError, StoreOptions, Stored, StoredPolicies,
-    StoredPolicy, Touch, Version, Write, Written,
-    agenda::ToolKey,
+    Cursor, Diagnosis, DownstreamObject, Filter, Found, LOCK_WAIT, ORPHANS_PER_NAMESPACE_MAX,
+    OpenError, OrphanFact, Reference, RowKey, Statements, Store, StoreError, StoreOptions, Stored,
+    StoredPolicies, StoredPolicy, Touch, Version, Write, Written,
     codes::state_to_code,
     columns::{Columns, EventColumns, signed, unsigned},
 };
@@ -296,27 +295,32 @@ impl Store for PostgresStore {
         Ok(rows.into_iter().next())
     }
 
-    async fn other_with_reference(
+    async fn others_with_references(
         &self,
-        tool: &ToolKey,
-        downstream_ref: &str,
-        except: Uuid,
-    ) -> Result<Option<Key>, StoreError> {
+        objects: &[DownstreamObject],
+    ) -> Result<Vec<Option<Key>>, StoreError> {
+        let references: Vec<&str> = objects.iter().map(|it| it.downstream_ref.as_str()).collect();
+        let namespaces: Vec<&str> = objects.iter().map(|it| it.tool.namespace.as_str()).collect();
+        let tools: Vec<&str> = objects.iter().map(|it| it.tool.tool.as_str()).collect();
+        let ids: Vec<Uuid> = objects.iter().map(|it| it.row).collect();
         let rows = self
             .query(
-                "SELECT key FROM intents
-                 WHERE downstream_ref = $1 AND namespace = $2 AND tool = $3 AND id <> $4 LIMIT 1",
+                sql::OTHERS_WITH_REFERENCES,
                 &[
-                    (&downstream_ref, Type::TEXT),
-                    (&tool.namespace, Type::TEXT),
-                    (&tool.tool, Type::TEXT),
-                    (&except, Type::UUID),
+                    (&references, Type::TEXT_ARRAY),
+                    (&namespaces, Type::TEXT_ARRAY),
+                    (&tools, Type::TEXT_ARRAY),
+                    (&ids, Type::UUID_ARRAY),
                 ],
             )
             .await?;
-        let key = rows.first().map(|row| <[u8; 32]>::try_from(row.get::<_, &[u8]>(0)));
-        key.transpose()
-            .map(|key| key.map(Key::from_bytes))
+        let key = |row: &Row| {
+            let key = row.get::<_, Option<&[u8]>>(0).map(<[u8; 32]>::try_from).transpose();
+            key.map(|key| key.map(Key::from_bytes))
+        };
+        rows.iter()
+            .map(key)
+            .collect::<Result<_, _>>()
             .map_err(|_| StoreError::Corrupt("key: is not 32 bytes long".to_owned()))
     }
 

@@ -257,6 +257,15 @@ pub(super) fn find() -> String {
     )
 }
 
+/// `store.intent.others_with_references`: one line for each object, in their order.
+pub(super) const OTHERS_WITH_REFERENCES: &str = "
+    SELECT (SELECT i.key FROM intents i
+        WHERE i.downstream_ref = o.downstream_ref AND i.namespace = o.namespace AND i.tool = o.tool
+            AND i.id <> o.id LIMIT 1)
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::uuid[]) WITH ORDINALITY
+        AS o(downstream_ref, namespace, tool, id, ordinal)
+    ORDER BY o.ordinal";
+
 /// The type of a value.
 pub(super) fn element(kind: Kind) -> Type {
     match kind {

@@ -1,6 +1,6 @@
 //! The agenda in SQLite.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
@@ -100,11 +100,19 @@ impl Agenda for SqliteStore {
         .await
     }
 
-    async fn claim(&self, entries: &[Entry], span: Duration) -> Result<Vec<bool>, StoreError> {
+    async fn claim(
+        &self,
+        entries: &[Entry],
+        span: Duration,
+    ) -> Result<Vec<Option<Timestamp>>, StoreError> {
         let entries = entries.to_vec();
         self.in_transaction(move |transaction| {
-            let until = (clock() + span).micros();
-            entries.iter().map(|entry| claim(transaction, entry, until)).collect()
+            let until = clock() + span;
+            let claim = |entry| {
+                let mine = claim(transaction, entry, until.micros())?;
+                Ok(mine.then_some(until))
+            };
+            entries.iter().map(claim).collect()
         })
         .await
     }
@@ -113,21 +121,23 @@ impl Agenda for SqliteStore {
         &self,
         namespace: Option<&str>,
         tool: Option<&str>,
-    ) -> Result<u64, StoreError> {
+    ) -> Result<BTreeMap<String, u64>, StoreError> {
         let (namespace, tool) = (namespace.map(str::to_owned), tool.map(str::to_owned));
         let most = i64::try_from(WAITING_MAX).unwrap_or(i64::MAX);
         self.run(move |connection| {
             connection
                 .prepare_cached(
-                    "SELECT count(*) FROM (
-                         SELECT 1 FROM intents WHERE needs_attention = 1
+                    "SELECT namespace, count(*) FROM (
+                         SELECT namespace FROM intents WHERE needs_attention = 1
                              AND (?1 IS NULL OR namespace = ?1) AND (?2 IS NULL OR tool = ?2)
-                         LIMIT ?3)",
+                         LIMIT ?3)
+                     GROUP BY namespace",
                 )
                 .and_then(|mut statement| {
-                    statement.query_row(params![namespace, tool, most], |row| row.get::<_, i64>(0))
+                    let count =
+                        |row: &Row<'_>| Ok((row.get(0)?, row.get::<_, i64>(1)?.unsigned_abs()));
+                    statement.query_map(params![namespace, tool, most], count)?.collect()
                 })
-                .map(i64::unsigned_abs)
                 .map_err(nothing_written)
         })
         .await
@@ -233,19 +243,23 @@ fn claim(connection: &Connection, entry: &Entry, until: i64) -> rusqlite::Result
 
 fn release(connection: &Connection, release: &Release) -> rusqlite::Result<()> {
     let (id, version) = (release.id, signed(release.version));
+    let claimed_until = release.claimed_until.micros();
     match release.next {
         None => connection
-            .prepare_cached("DELETE FROM open_intents WHERE id = ?1 AND version = ?2")?
-            .execute(params![id, version])?,
+            .prepare_cached(
+                "DELETE FROM open_intents WHERE id = ?1 AND version = ?2 AND claimed_until = ?3",
+            )?
+            .execute(params![id, version, claimed_until])?,
         Some(Next { due_at, probes, asked_at }) => connection
             .prepare_cached(
-                "UPDATE open_intents SET due_at = ?3, probes = ?4, asked_at = ?5,
+                "UPDATE open_intents SET due_at = ?4, probes = ?5, asked_at = ?6,
                      claimed_until = NULL, version = version + 1
-                 WHERE id = ?1 AND version = ?2",
+                 WHERE id = ?1 AND version = ?2 AND claimed_until = ?3",
             )?
             .execute(params![
                 id,
                 version,
+                claimed_until,
                 due_at.micros(),
                 signed(probes),
                 asked_at.map(Timestamp::micros)

@@ -22,10 +22,9 @@ use uuid::Uuid;
 
 use self::connect::{connect, file, settle};
 use super::{
-    Cursor, Diagnosis, Expected, Filter, Found, ORPHANS_PER_NAMESPACE_MAX, OpenError, OrphanFact,
-    Reference, RowKey, Store, StoreError, Stored, StoredPolicies, StoredPolicy, Touch, Version,
-    Write, Written,
-    agenda::ToolKey,
+    Cursor, Diagnosis, DownstreamObject, Expected, Filter, Found, ORPHANS_PER_NAMESPACE_MAX,
+    OpenError, OrphanFact, Reference, RowKey, Store, StoreError, Stored, StoredPolicies,
+    StoredPolicy, Touch, Version, Write, Written,
     codes::state_to_code,
     columns::{Columns, EventColumns, signed, unsigned},
 };
@@ -185,27 +184,27 @@ impl Store for SqliteStore {
         .await
     }
 
-    async fn other_with_reference(
+    async fn others_with_references(
         &self,
-        tool: &ToolKey,
-        downstream_ref: &str,
-        except: Uuid,
-    ) -> Result<Option<Key>, StoreError> {
-        let (tool, downstream_ref) = (tool.clone(), downstream_ref.to_owned());
+        objects: &[DownstreamObject],
+    ) -> Result<Vec<Option<Key>>, StoreError> {
+        let objects = objects.to_vec();
         self.run(move |connection| {
-            connection
+            let mut statement = connection
                 .prepare_cached(
                     "SELECT key FROM intents
                      WHERE downstream_ref = ?1 AND namespace = ?2 AND tool = ?3 AND id <> ?4
                      LIMIT 1",
                 )
-                .and_then(|mut statement| {
-                    let parameters = params![downstream_ref, tool.namespace, tool.tool, except];
-                    statement
-                        .query_row(parameters, |row| row.get(0).map(Key::from_bytes))
-                        .optional()
-                })
-                .map_err(nothing_written)
+                .map_err(nothing_written)?;
+            let mut other = |DownstreamObject { tool, downstream_ref, row }: &DownstreamObject| {
+                let parameters = params![downstream_ref, tool.namespace, tool.tool, row];
+                statement
+                    .query_row(parameters, |row| row.get(0).map(Key::from_bytes))
+                    .optional()
+                    .map_err(nothing_written)
+            };
+            objects.iter().map(&mut other).collect()
         })
         .await
     }

@@ -9,7 +9,10 @@ use tonic::Code;
 use super::*;
 use crate::{
     on_both_stores,
-    support::calls::{complete, completion, extend, failure, kinds},
+    support::{
+        calls::{complete, completion, extend, failure, kinds},
+        load::wait_until,
+    },
 };
 
 on_both_stores! {
@@ -64,33 +67,86 @@ on_both_stores! {
         world.stop().await;
     }
 
-    /// Case 30: 503, 401, time-outs and refused connections change nothing and count nothing.
+    /// Case 30: 503, time-outs and refused connections change nothing and count nothing, be it between two
+    /// absences. A fresh server each time: the circuit that opens goes by the machine's clock.
     async fn an_outage_changes_and_counts_nothing(kind) {
-        let world = World::new(kind).await;
-        let mut all = Vec::new();
-        for n in 0..100 {
-            all.push(world.granted(&format!("o-{n}")).await);
-        }
-        world.wait(MINUTE * 10).await;
-        let before = world.server.store.rows().await;
-        for mode in [OutageMode::Error, OutageMode::Refuse] {
+        for mode in OutageMode::ALL {
+            let world = World::hurried(kind, "100ms").await;
+            let mut all = Vec::new();
+            for n in 0..40 {
+                all.push(world.granted(&format!("o-{n}")).await);
+            }
+            world.wait(MINUTE * 10).await;
+            // A question that was answered, so that an absence is on record.
+            assert_eq!(world.verdict(&all[0]).await, Verdict::Absent, "{mode:?}");
+            let before = world.server.store.rows().await;
             world.downstream.running.set_outage(Outage { mode, span: None }).await;
             let pass = world.pass().await;
+            assert!(pass.looked.len() >= 32, "{mode:?}: {} looked at", pass.looked.len());
             assert!(pass.verdicts().iter().all(|it| *it == Verdict::Unreachable), "{mode:?}");
-            assert_eq!(pass.totals.unreachable_count, pass.totals.looked_at_count);
-            assert_eq!((pass.totals.needs_attention_count, pass.totals.attention_waiting_count), (0, 0));
-            world.wait(MINUTE * 6).await;
+            let totals = pass.totals;
+            assert_eq!(totals.unreachable_count, totals.looked_at_count, "{mode:?}");
+            assert_eq!((totals.needs_attention_count, totals.attention_waiting_count), (0, 0), "{mode:?}");
+            assert_eq!((totals.unchanged_count, totals.failed_look_count), (totals.looked_at_count, 0), "{mode:?}");
+            assert_eq!(world.server.store.rows().await, before, "{mode:?}: every column is as it was");
+            // The first absence still stands: one more, spaced, and it did not happen.
             world.downstream.running.end_outage().await;
+            world.wait(MINUTE * 2).await;
+            wait_until("the circuit lets a question through", async || {
+                world.verdict(&all[0]).await != Verdict::Unreachable
+            })
+            .await;
+            assert_eq!(world.state(&all[0]).await, (IntentState::Failed, false), "{mode:?}");
+            for granted in &all[1..] {
+                let intent = world.look(granted).await;
+                assert_eq!((intent.state(), intent.needs_attention), (IntentState::Started, false), "{mode:?}");
+                assert_eq!(kinds(&intent), [], "{mode:?}");
+            }
+            world.stop().await;
         }
-        // Only time has changed them.
-        world.server.store.age(Duration::ZERO).await;
-        let after = world.server.store.rows().await;
-        assert_eq!(before.len(), after.len());
-        for granted in &all {
-            let intent = world.look(granted).await;
-            assert_eq!((intent.state(), intent.needs_attention), (IntentState::Started, false));
-            assert_eq!(kinds(&intent), []);
+    }
+
+    /// A dry run asks everything that is due, a few at a time, and changes nothing.
+    async fn a_dry_run_asks_all_that_is_due(kind) {
+        let world = World::hurried(kind, "200ms").await;
+        for n in 0..200 {
+            world.abandoned(&format!("o-{n}"), "status_slow=50ms").await;
         }
+        world.wait(MINUTE).await;
+        let before = world.server.store.rows().await;
+        let dry = ReconcileRequest { dry_run: true, ..ReconcileRequest::default() };
+        let pass = world.pass_with(dry).await;
+        assert_eq!(pass.verdicts(), [Verdict::Completed; 200]);
+        assert!(!pass.totals.limit_reached);
+        assert_eq!(world.server.store.rows().await, before);
+        assert_eq!(world.pass().await.totals.completed_count, 200);
+        world.stop().await;
+    }
+
+    /// Names that no intent can have are refused, and a key's tool must be its own.
+    async fn a_pass_checks_its_names(kind) {
+        let world = World::new(kind).await;
+        let granted = world.granted("o-17").await;
+        let refused = async |request: ReconcileRequest| {
+            let mut agent = world.agent().clone();
+            let answer = agent.reconcile(request).await;
+            match answer {
+                Ok(stream) => stream.into_inner().message().await.unwrap_err(),
+                Err(status) => status,
+            }
+        };
+        let plain = ReconcileRequest::default;
+        for (request, field) in [
+            (ReconcileRequest { tool: "a\0b".into(), ..plain() }, "tool"),
+            (ReconcileRequest { namespace: "n".repeat(256), ..plain() }, "namespace"),
+            (ReconcileRequest { limit: -1, ..plain() }, "limit"),
+        ] {
+            let status = refused(request).await;
+            assert_eq!(status.code(), Code::InvalidArgument, "{field}");
+            assert!(status.message().starts_with(field), "{}", status.message());
+        }
+        let other = ReconcileRequest { key: key_of(&granted), tool: "mail".into(), ..plain() };
+        assert_eq!(refused(other).await.code(), Code::NotFound);
         world.stop().await;
     }
 
