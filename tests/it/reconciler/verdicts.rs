@@ -108,9 +108,9 @@ on_both_stores! {
 
     /// A dry run asks everything that is due, a few at a time, and changes nothing.
     async fn a_dry_run_asks_all_that_is_due(kind) {
-        let world = World::hurried(kind, "200ms").await;
+        let world = World::hurried(kind, "1s").await;
         for n in 0..200 {
-            world.abandoned(&format!("o-{n}"), "status_slow=50ms").await;
+            world.abandoned(&format!("o-{n}"), "status_slow=300ms").await;
         }
         world.wait(MINUTE).await;
         let before = world.server.store.rows().await;
