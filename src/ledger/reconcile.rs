@@ -11,7 +11,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 pub use self::look::{Looked, Scope, Verdict};
-use super::{Ledger, LedgerError, shape};
+use super::{Ledger, LedgerError, retention::FAR, shape};
 use crate::{
     clock::Deadline,
     domain::time::Timestamp,
@@ -34,9 +34,11 @@ pub struct Swept {
 const GATHER_BATCHES_MAX: usize = 64;
 
 impl Ledger {
-    /// Puts on the agenda what is still unsettled of grants whose lease is over.
+    /// Puts on the agenda what is still unsettled of grants whose lease is over, and in the calendar of
+    /// retention when the first of all of them can be pruned.
     pub async fn gather(&self) -> Result<(), LedgerError> {
-        while self.store.gather(GATHER_BATCHES_MAX).await? == GATHER_BATCHES_MAX {}
+        let kept_for = self.policies.current().active().retention_least().min(FAR);
+        while self.store.gather(GATHER_BATCHES_MAX, kept_for).await? == GATHER_BATCHES_MAX {}
         Ok(())
     }
 

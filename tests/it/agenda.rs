@@ -21,6 +21,7 @@ use super::store_conformance::started_in;
 use crate::{on_every_store, support::server::TestStore};
 
 const MINUTE: Duration = Duration::from_secs(60);
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 fn tool(namespace: &str) -> ToolKey {
     ToolKey { namespace: namespace.into(), tool: "charge".into() }
@@ -104,8 +105,8 @@ on_every_store! {
         ]).await;
         replace(&store, &rows[1], completed(&rows[1].intent)).await;
 
-        assert_eq!(store.gather(10).await.unwrap(), 1, "the batch");
-        assert_eq!(store.gather(10).await.unwrap(), 0, "it is looked through once");
+        assert_eq!(store.gather(10, DAY).await.unwrap(), 1, "the batch");
+        assert_eq!(store.gather(10, DAY).await.unwrap(), 0, "it is looked through once");
         let found = due(&store, "n").await;
         assert_eq!(ids_of(&found), [rows[0].intent.id()]);
         assert_eq!((found[0].probes, found[0].claimed_until, found[0].version), (0, None, 1));
@@ -122,9 +123,9 @@ on_every_store! {
     async fn a_batch_is_not_looked_through_before_a_lease_is_over(kind) {
         let store = TestStore::new(kind).await.open().await;
         insert(&store, &[leased("n", "a", MINUTE), leased("n", "b", MINUTE)]).await;
-        assert_eq!(store.gather(10).await.unwrap(), 0);
+        assert_eq!(store.gather(10, DAY).await.unwrap(), 0);
         insert(&store, &[leased("n", "c", Duration::ZERO)]).await;
-        assert_eq!(store.gather(10).await.unwrap(), 1);
+        assert_eq!(store.gather(10, DAY).await.unwrap(), 1);
         assert_eq!(due(&store, "n").await.len(), 1);
     }
 
@@ -133,9 +134,9 @@ on_every_store! {
         for key in ["a", "b", "c"] {
             insert(&store, &[leased("n", key, Duration::ZERO)]).await;
         }
-        assert_eq!(store.gather(2).await.unwrap(), 2);
+        assert_eq!(store.gather(2, DAY).await.unwrap(), 2);
         assert_eq!(due(&store, "n").await.len(), 2);
-        assert_eq!(store.gather(2).await.unwrap(), 1);
+        assert_eq!(store.gather(2, DAY).await.unwrap(), 1);
         assert_eq!(due(&store, "n").await.len(), 3);
     }
 
@@ -155,7 +156,7 @@ on_every_store! {
         let mut flagged = unknown(&rows[0].intent);
         flagged.needs_attention = true;
         let flagged = replace(&store, &rows[0], flagged).await;
-        store.gather(10).await.unwrap();
+        store.gather(10, DAY).await.unwrap();
         assert_eq!(ids_of(&due(&store, "n").await), [rows[1].intent.id()]);
         assert_eq!(store.waiting_for_people(None, None).await.unwrap(), 1);
         assert_eq!(store.waiting_for_people(Some("n"), Some("charge")).await.unwrap(), 1);
@@ -172,7 +173,7 @@ on_every_store! {
     async fn a_longer_lease_moves_an_entry(kind) {
         let store = TestStore::new(kind).await.open().await;
         let rows = insert(&store, &[leased("n", "a", Duration::ZERO)]).await;
-        store.gather(10).await.unwrap();
+        store.gather(10, DAY).await.unwrap();
         let found = due(&store, "n").await;
         assert_eq!(store.claim(&found, MINUTE).await.unwrap(), [true]);
         let mut extended = rows[0].intent.clone();
@@ -194,7 +195,7 @@ on_every_store! {
         let keys: Vec<String> = (0..20).map(|n| format!("k-{n}")).collect();
         let rows: Vec<Intent> = keys.iter().map(|key| leased("n", key, Duration::ZERO)).collect();
         insert(&store, &rows).await;
-        store.gather(10).await.unwrap();
+        store.gather(10, DAY).await.unwrap();
         let found = due(&store, "n").await;
         assert_eq!(found.len(), 20);
         let claims = (0..8).map(|_| {
@@ -219,7 +220,7 @@ on_every_store! {
     async fn a_claim_that_is_over_is_due_again(kind) {
         let store = TestStore::new(kind).await.open().await;
         insert(&store, &[leased("n", "a", Duration::ZERO)]).await;
-        store.gather(10).await.unwrap();
+        store.gather(10, DAY).await.unwrap();
         let found = due(&store, "n").await;
         assert_eq!(store.claim(&found, Duration::ZERO).await.unwrap(), [true]);
         let again = due(&store, "n").await;
@@ -253,7 +254,7 @@ on_every_store! {
             leased("n", "a", Duration::ZERO),
             leased("n", "b", Duration::ZERO),
         ]).await;
-        store.gather(10).await.unwrap();
+        store.gather(10, DAY).await.unwrap();
         let found = due(&store, "n").await;
         store.claim(&found, MINUTE).await.unwrap();
         let later = found[0].due_at + MINUTE;
@@ -277,7 +278,7 @@ on_every_store! {
         attempt.lease_expires_at = attempt.granted_at + MINUTE;
         let end = attempt.lease_expires_at;
         replace(&store, &rows[0], extended).await;
-        assert_eq!(store.gather(10).await.unwrap(), 1);
+        assert_eq!(store.gather(10, DAY).await.unwrap(), 1);
         assert_eq!(entry(&store, rows[0].intent.id()).await.unwrap().due_at, end);
         assert_eq!(due(&store, "n").await, []);
     }
@@ -286,7 +287,7 @@ on_every_store! {
         let store = TestStore::new(kind).await.open().await;
         let row = leased("n", "a", Duration::ZERO);
         let stored = insert(&store, std::slice::from_ref(&row)).await.remove(0);
-        store.gather(10).await.unwrap();
+        store.gather(10, DAY).await.unwrap();
         store.claim(&due(&store, "n").await, MINUTE).await.unwrap();
         let claimed = entry(&store, row.id()).await;
         // The same key again, and a change of another version.
@@ -297,7 +298,7 @@ on_every_store! {
             let written = store.write(&[write], LOCK_WAIT).await.unwrap();
             assert_eq!(written, [Written::Missed]);
         }
-        assert_eq!(store.gather(10).await.unwrap(), 0);
+        assert_eq!(store.gather(10, DAY).await.unwrap(), 0);
         assert_eq!(entry(&store, row.id()).await, claimed);
     }
 

@@ -30,6 +30,8 @@ mod refusals;
 mod repeats;
 mod resolve;
 mod results;
+mod retention;
+mod retention_store;
 mod session;
 mod settling;
 mod stop;
