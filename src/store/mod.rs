@@ -569,6 +569,9 @@ pub trait Store: Agenda + Retention + Send + Sync + 'static {
 
     /// How many writers can work beside each other.
     fn writers(&self) -> usize;
+
+    /// Whether an application can settle an intent within a transaction of its own.
+    fn is_shared(&self) -> bool;
 }
 
 /// How many orphan facts a namespace may leave behind; a bound on what a broken client can store.

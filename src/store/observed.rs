@@ -125,6 +125,10 @@ impl Store for Observed {
     fn writers(&self) -> usize {
         self.0.writers()
     }
+
+    fn is_shared(&self) -> bool {
+        self.0.is_shared()
+    }
 }
 
 #[async_trait]

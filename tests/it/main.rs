@@ -32,6 +32,7 @@ mod resolve;
 mod results;
 mod retention;
 mod retention_store;
+mod same_transaction;
 mod session;
 mod settling;
 mod stop;

@@ -282,6 +282,10 @@ impl Store for Connection {
     fn writers(&self) -> usize {
         self.writers
     }
+
+    fn is_shared(&self) -> bool {
+        false
+    }
 }
 
 #[async_trait]

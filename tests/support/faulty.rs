@@ -383,6 +383,10 @@ impl Store for FaultyStore {
     fn writers(&self) -> usize {
         self.writers
     }
+
+    fn is_shared(&self) -> bool {
+        self.inner.is_shared()
+    }
 }
 
 #[async_trait]

@@ -575,6 +575,10 @@ impl Store for PostgresStore {
     fn writers(&self) -> usize {
         self.pool.status().max_size
     }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
 }
 
 /// The rows of a transaction whose commit was sent.

@@ -447,6 +447,10 @@ impl Store for SqliteStore {
     fn writers(&self) -> usize {
         1
     }
+
+    fn is_shared(&self) -> bool {
+        false
+    }
 }
 
 fn write_row(
