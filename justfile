@@ -36,6 +36,10 @@ bench *ARGS:
 bench-reconcile *ARGS:
     cargo bench --bench reconcile -- {{ARGS}}
 
+# what pruning a million rows costs live callers, and whether the table gets its space back
+bench-retention *ARGS:
+    cargo bench --bench retention -- {{ARGS}}
+
 # the pure parts by themselves
 bench-pure *ARGS:
     cargo bench --bench pure -- {{ARGS}}

@@ -170,6 +170,10 @@ pub async fn start_with(
     if !config.reconcile_interval.is_zero() {
         tasks.push(tokio::spawn(reconciler.run(config.reconcile_interval)));
     }
+    if !config.prune_interval.is_zero() {
+        let pruning = Arc::clone(&ledger).keep_pruning(config.prune_interval, draining.clone());
+        tasks.push(tokio::spawn(pruning));
+    }
     if let Some((path, text)) = offered {
         tasks.push(tokio::spawn(follow_file(Arc::clone(&ledger), path, text, draining.clone())));
     }

@@ -17,7 +17,7 @@ pub(crate) async fn show(world: &World) {
     let client = world.database().await;
     client.batch_execute("ANALYZE").await.expect("statistics");
     let asked = [
-        ("gather", statement("GATHER").replace("$1", "64")),
+        ("gather", statement("GATHER").replace("$1", "64").replace("$2", "0")),
         ("due tools", statement("DUE_TOOLS").replace("$1", "NULL")),
         (
             "due",

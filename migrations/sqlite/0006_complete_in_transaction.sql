@@ -1,1 +1,2 @@
--- Settles an intent within the transaction of its effect.
+-- Settles an intent within the transaction of its effect: in Postgres only. An application cannot share a
+-- transaction with an embedded store, and a server over one refuses a policy that says so.

@@ -27,6 +27,8 @@ pub struct ServeConfig {
     pub allow_unauthenticated: bool,
     /// How often the reconciler looks for what is due; zero for never.
     pub reconcile_interval: Duration,
+    /// How often results and tombstones whose time is over are looked for; zero for never.
+    pub prune_interval: Duration,
     /// Accept a store that can lose what it acknowledged.
     pub allow_unsafe_durability: bool,
     /// Connections to Postgres.
@@ -80,6 +82,11 @@ pub struct ServeFlags {
     #[arg(long, env = "INTENT_LEDGER_RECONCILE_INTERVAL", value_name = "SPAN",
           value_parser = humantime::parse_duration)]
     pub reconcile_interval: Option<Duration>,
+
+    /// How often to look for results and tombstones whose time is over; 0s keeps them [default: 1m]
+    #[arg(long, env = "INTENT_LEDGER_PRUNE_INTERVAL", value_name = "SPAN",
+          value_parser = humantime::parse_duration)]
+    pub prune_interval: Option<Duration>,
 
     /// Accept store settings that can lose what was acknowledged
     #[arg(long, env = "INTENT_LEDGER_ALLOW_UNSAFE_DURABILITY")]
@@ -163,6 +170,8 @@ struct File {
     allow_unauthenticated: Option<bool>,
     #[serde(deserialize_with = "span")]
     reconcile_interval: Option<Duration>,
+    #[serde(deserialize_with = "span")]
+    prune_interval: Option<Duration>,
     allow_unsafe_durability: Option<bool>,
     connections_max: Option<usize>,
     behind_pooler: Option<bool>,
@@ -219,6 +228,7 @@ pub fn load(flags: ServeFlags) -> Result<ServeConfig, ConfigError> {
         allow_unauthenticated: flags.allow_unauthenticated
             || file.allow_unauthenticated.unwrap_or(false),
         reconcile_interval: setting!(reconcile_interval),
+        prune_interval: setting!(prune_interval),
         allow_unsafe_durability: flags.allow_unsafe_durability
             || file.allow_unsafe_durability.unwrap_or(false),
         connections_max: setting!(connections_max),

@@ -475,6 +475,8 @@ impl Intent {
     pub(super) fn unsettle(&mut self) {
         self.settlement = None;
         self.settled_at = None;
+        // What is open again is no tombstone, and its result will be kept again.
+        self.pruned = false;
     }
 
     /// Moves the intent along the state machine.

@@ -12,6 +12,7 @@ pub mod fingerprint;
 pub mod identity;
 pub mod intent;
 pub mod report;
+pub mod retention;
 pub mod review;
 pub mod schedule;
 pub mod time;

@@ -519,6 +519,8 @@ pub(super) fn settle(
     // Nobody has to be asked any more, and what they say of people is not ours to keep.
     next.kept.clear();
     next.settled_at = Some(now);
+    // What is known of a tombstone now is kept from now on.
+    next.pruned = false;
 }
 
 /// An event about `attempt_id` that changes no state and was reported by the caller.

@@ -209,7 +209,12 @@ fn resolve_not_executed(
         return Ok(Outcome::unchanged(intent, Err(Refusal::EtagMismatch)));
     }
     let mut next = intent.clone();
-    if intent.state == State::Denied {
+    if intent.state == State::Denied && intent.pruned {
+        // What a person was shown is gone, so that the next Begin has to propose it anew.
+        if let Some(approval) = &mut next.approval {
+            approval.verdict = Verdict::Expired;
+        }
+    } else if intent.state == State::Denied {
         next.go(Transition::Propose)?;
         if let Some(approval) = &mut next.approval {
             approval.expires_at = now + approval.expires_at.since(approval.proposed_at);

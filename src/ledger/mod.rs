@@ -15,6 +15,7 @@ mod read_batcher;
 mod recent;
 mod reconcile;
 mod repeats;
+mod retention;
 mod review;
 mod settle;
 mod shape;
@@ -52,6 +53,7 @@ pub use self::{
     model_message::model_message,
     policies::OfferError,
     reconcile::{Looked, Scope, Swept, Verdict},
+    retention::Forgotten,
     review::{ResolutionRequest, ResolveRequest},
     settle::{CompleteRequest, FailRequest, SettleAnswer},
     shape::ReportedResult,

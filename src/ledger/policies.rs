@@ -48,6 +48,12 @@ pub enum OfferError {
     /// It would stop caring for rows that are unsettled.
     #[error("{}", .0.join("; "))]
     Lowers(Vec<String>),
+    /// It promises what only a store that applications share can keep.
+    #[error(
+        "{}: downstream.same_transaction = true needs a ledger in the application's own Postgres; \
+         this store is an embedded one", .0.join(", ")
+    )]
+    NotShared(Vec<String>),
     /// The store did not answer.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -115,6 +121,10 @@ impl Policies {
         text: &str,
     ) -> Result<u32, OfferError> {
         let offered = Policy::from_text(text)?;
+        let within_transactions = in_transactions(&offered);
+        if !within_transactions.is_empty() && !store.is_shared() {
+            return Err(OfferError::NotShared(within_transactions));
+        }
         for _ in 0..ROUNDS_MAX {
             let stored = store.policies().await?;
             let version = offered.version();
@@ -152,6 +162,17 @@ impl Policies {
         let active = store.policies().await?.active;
         Err(OfferError::NotHigher { offered: offered.version(), active })
     }
+}
+
+/// The tools whose effect and settlement are one transaction, as they are named in the file.
+fn in_transactions(policy: &Policy) -> Vec<String> {
+    let tools = policy.tools().filter(|(.., policy)| policy.downstream.same_transaction);
+    tools
+        .map(|(namespace, tool, _)| match namespace {
+            Some(namespace) => format!("namespaces.{namespace}.tools.{tool}"),
+            None => format!("tools.{tool}"),
+        })
+        .collect()
 }
 
 fn active_of(stored: &StoredPolicies) -> Result<Policy, LedgerError> {

@@ -6,21 +6,28 @@
 use std::{
     num::NonZeroUsize,
     sync::{Arc, Mutex},
+    time::{Duration, Instant},
 };
 
 use lru::LruCache;
 use uuid::Uuid;
 
-use crate::store::Stored;
+use crate::{clock::monotonic, store::Stored};
 
 /// How many rows are remembered: what one busy orchestrator has in flight, a few MiB.
 const ROWS_MAX: NonZeroUsize = NonZeroUsize::new(2048).expect("not zero");
+
+/// How long a row is remembered. A key may be purged and begun anew, and its versions start again then; of
+/// a row that was seen so lately nothing can have been purged since ([`TOMBSTONE_LEAST`]).
+///
+/// [`TOMBSTONE_LEAST`]: crate::domain::retention::TOMBSTONE_LEAST
+const REMEMBERED_FOR: Duration = Duration::from_secs(10 * 60);
 
 /// Results that are larger are read from the store each time.
 const RESULT_BYTES_MAX: usize = 4096;
 
 /// Rows by their ids.
-pub(super) struct Recent(Mutex<LruCache<Uuid, Arc<Stored>>>);
+pub(super) struct Recent(Mutex<LruCache<Uuid, (Instant, Arc<Stored>)>>);
 
 impl Default for Recent {
     fn default() -> Self {
@@ -36,12 +43,15 @@ impl Recent {
         if result.is_some_and(|bytes| bytes.len() > RESULT_BYTES_MAX) {
             rows.pop(&id);
         } else {
-            rows.put(id, stored);
+            rows.put(id, (monotonic(), stored));
         }
     }
 
     /// A row as it was last seen.
     pub(super) fn get(&self, id: Uuid) -> Option<Arc<Stored>> {
-        self.0.lock().expect("no panic holds this lock").get(&id).map(Arc::clone)
+        let mut rows = self.0.lock().expect("no panic holds this lock");
+        let (seen_at, stored) = rows.get(&id)?;
+        let lately = monotonic().duration_since(*seen_at) < REMEMBERED_FOR;
+        lately.then(|| Arc::clone(stored))
     }
 }

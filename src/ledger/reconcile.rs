@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use self::look::Looks;
 pub use self::look::{Looked, Scope, Verdict};
-use super::{Ledger, LedgerError, shape};
+use super::{Ledger, LedgerError, retention::FAR, shape};
 use crate::{
     clock::Deadline,
     domain::{identity::Key, time::Timestamp},
@@ -35,10 +35,12 @@ pub struct Swept {
 const GATHER_BATCHES_MAX: usize = 64;
 
 impl Ledger {
-    /// Puts on the agenda what is still unsettled of grants whose lease is over, some batches of them;
-    /// whether there may be more.
+    /// Puts on the agenda what is still unsettled of grants whose lease is over, and in the calendar of
+    /// retention when the first of all of them can be pruned; some batches of them. Whether there may be
+    /// more.
     pub async fn gather(&self) -> Result<bool, LedgerError> {
-        Ok(self.store.gather(GATHER_BATCHES_MAX).await? == GATHER_BATCHES_MAX)
+        let kept_for = self.policies.current().active().retention_least().min(FAR);
+        Ok(self.store.gather(GATHER_BATCHES_MAX, kept_for).await? == GATHER_BATCHES_MAX)
     }
 
     /// The tools that have something due, of one namespace or of all.

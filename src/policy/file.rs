@@ -224,7 +224,7 @@ fn downstream<'a>(reader: &mut Reader<'a>, item: &Item<'a>, section: &mut Sectio
             "new_key_after_failed" => section.new_key_after_failed = reader.boolean(&item),
             "deduplicates" => section.deduplicates = reader.boolean(&item),
             "window" => section.window = reader.duration(&item, Zero::Refused),
-            "same_transaction" => must_be_false(reader, &item),
+            "same_transaction" => section.same_transaction = reader.boolean(&item),
             "status" => status::status(reader, &item, section),
             _ => unknown(reader, &item, &DOWNSTREAM_KEYS),
         }

@@ -14,7 +14,7 @@ pub mod file;
 pub mod set;
 pub mod status;
 
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use self::resolve::{Layers, tools_of};
 use self::status::StatusEndpoint;
@@ -116,6 +116,13 @@ impl Policy {
         self.entry(namespace, tool).status.as_ref()
     }
 
+    /// The shortest time for which any result is kept.
+    pub fn retention_least(&self) -> Duration {
+        let tools = std::iter::once(&self.everywhere).chain(self.namespaces.values());
+        let entries = tools.flat_map(|it| std::iter::once(&it.unlisted).chain(it.listed.values()));
+        entries.map(|entry| entry.policy.retention).min().unwrap_or_default()
+    }
+
     fn entry(&self, namespace: &str, tool: &str) -> &Entry {
         let own = self.namespaces.get(namespace);
         own.and_then(|own| own.listed.get(tool))
@@ -172,8 +179,6 @@ impl Entry {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::{
         status::{Face, GrpcFace},
         *,
@@ -237,6 +242,23 @@ mod tests {
             assert_eq!(policy.tool("acme", "a").listed, has(2) || has(3), "{text}");
             assert_eq!(policy.tool("other", "a").listed, has(2), "{text}");
         }
+    }
+
+    #[test]
+    fn the_shortest_retention_is_looked_for_everywhere() {
+        let day = Duration::from_secs(24 * 60 * 60);
+        let rows = [
+            ("", 30),
+            ("[defaults]\nretention = \"9d\"", 9),
+            ("[tools.a]\nretention = \"3d\"", 3),
+            ("[tools.a]\nretention = \"90d\"", 30),
+            ("[namespaces.acme.tools.a]\nretention = \"2d\"", 2),
+            ("[namespaces.acme.defaults]\nretention = \"4d\"", 4),
+        ];
+        for (text, days) in rows {
+            assert_eq!(policy(text).retention_least(), days * day, "{text}");
+        }
+        assert_eq!(Policy::builtin().retention_least(), 30 * day);
     }
 
     #[test]

@@ -92,6 +92,7 @@ impl<'a> Layers<'a> {
                 built_in.new_key_after_failed,
             ),
             dedup_window: self.get(|s| &s.window).copied().filter(|_| deduplicates),
+            same_transaction: or(self.get(|s| &s.same_transaction), built_in.same_transaction),
             ..built_in
         }
     }
@@ -99,8 +100,8 @@ impl<'a> Layers<'a> {
     /// What is wrong between the keys of the tool.
     fn conflicts(&self) -> Vec<Mistake> {
         let lists = self.named_as_both();
-        let spans = [self.lease_over_max(), self.window_alone(), self.window_over_retention()];
-        let spans = spans.into_iter().flatten();
+        let spans = [self.lease_over_max(), self.window_alone()].into_iter().flatten();
+        let spans = spans.chain(self.short_retention());
         lists.into_iter().chain(spans).chain(self.status_conflicts()).collect()
     }
 
@@ -115,16 +116,33 @@ impl<'a> Layers<'a> {
         Some(nearer(&lease, &max)?.mistake(problem))
     }
 
-    fn window_over_retention(&self) -> Option<Mistake> {
-        let (window, retention) = (self.pick(|s| &s.window), self.pick(|s| &s.retention));
-        let kept = retention.or(ToolPolicy::default().retention)?;
-        let open = *self.get(|s| &s.window).filter(|_| or(self.get(|s| &s.deduplicates), false))?;
-        if kept >= open {
+    /// A retention that ends before what may still happen to a call.
+    fn short_retention(&self) -> Vec<Mistake> {
+        let (window, lease_max) = (self.pick(|s| &s.window), self.pick(|s| &s.lease_max));
+        let open = self.get(|s| &s.window).filter(|_| or(self.get(|s| &s.deduplicates), false));
+        let longest_lease = lease_max.or(ToolPolicy::default().lease_max);
+        let spans = [
+            self.retention_under("the downstream window", &window, open.copied()),
+            self.retention_under("lease_max", &lease_max, longest_lease),
+        ];
+        spans.into_iter().flatten().collect()
+    }
+
+    /// `span` is what the layers say of a span that a result must outlast, `least` what holds.
+    fn retention_under<T>(
+        &self,
+        name: &str,
+        span: &Pick<'a, T>,
+        least: Option<Duration>,
+    ) -> Option<Mistake> {
+        let retention = self.pick(|s| &s.retention);
+        let (kept, least) = (retention.or(ToolPolicy::default().retention)?, least?);
+        if kept >= least {
             return None;
         }
-        let (kept, open) = (show(kept), show(open));
-        let problem = format!("retention {kept} is shorter than the downstream window {open}");
-        Some(nearer(&retention, &window)?.mistake(problem))
+        let (kept, least) = (show(kept), show(least));
+        let problem = format!("retention {kept} is shorter than {name} {least}");
+        Some(nearer(&retention, span)?.mistake(problem))
     }
 
     fn window_alone(&self) -> Option<Mistake> {

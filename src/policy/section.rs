@@ -77,6 +77,7 @@ pub(super) struct Section {
     pub(super) new_key_after_failed: Field<bool>,
     pub(super) deduplicates: Field<bool>,
     pub(super) window: Field<Duration>,
+    pub(super) same_transaction: Field<bool>,
     pub(super) status: StatusSection,
 }
 

@@ -81,8 +81,9 @@ pub const WAITING_MAX: u64 = 10_000;
 #[async_trait]
 pub trait Agenda {
     /// Puts on the agenda what is still unsettled of batches whose first lease is over, `batches_max`
-    /// of them at most. Says how many batches there were.
-    async fn gather(&self, batches_max: usize) -> Result<usize, StoreError>;
+    /// of them at most, and files all of their intents in the calendar of retention, to be looked at
+    /// `kept_for` after that. Says how many batches there were.
+    async fn gather(&self, batches_max: usize, kept_for: Duration) -> Result<usize, StoreError>;
 
     /// The tools that have something due now and unclaimed, of one tenant or of all.
     async fn due_tools(&self, namespace: Option<&str>) -> Result<Vec<ToolKey>, StoreError>;

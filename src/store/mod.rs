@@ -8,6 +8,7 @@ mod codes;
 mod columns;
 pub mod observed;
 pub mod postgres;
+pub mod retention;
 pub mod sqlite;
 
 use std::{sync::Arc, time::Duration};
@@ -16,7 +17,10 @@ use async_trait::async_trait;
 use thiserror::Error;
 use uuid::Uuid;
 
-use self::agenda::{Agenda, ToolKey};
+use self::{
+    agenda::{Agenda, ToolKey},
+    retention::Retention,
+};
 use crate::domain::{
     attempt::{Fate, GrantedOn},
     event::Event,
@@ -188,6 +192,11 @@ impl Write {
             Expected::Absent { .. } => 1,
             Expected::Version(version) => version + 1,
         }
+    }
+
+    /// Whether there was no row.
+    pub fn is_new(&self) -> bool {
+        self.change == Change::New
     }
 
     /// When the lease of a new row that has been stamped is over, if it was granted one.
@@ -492,7 +501,7 @@ fn is_postgres(address: &str) -> bool {
 
 /// The table of intents, in words of the domain.
 #[async_trait]
-pub trait Store: Agenda + Send + Sync + 'static {
+pub trait Store: Agenda + Retention + Send + Sync + 'static {
     /// The store's time; answering it is a sign of life.
     async fn now(&self) -> Result<Timestamp, StoreError>;
 
@@ -569,6 +578,9 @@ pub trait Store: Agenda + Send + Sync + 'static {
 
     /// How many writers can work beside each other.
     fn writers(&self) -> usize;
+
+    /// Whether an application can settle an intent within a transaction of its own.
+    fn is_shared(&self) -> bool;
 }
 
 /// How many orphan facts a namespace may leave behind; a bound on what a broken client can store.

@@ -10,6 +10,7 @@ use super::{
     Cursor, Diagnosis, DownstreamObject, Filter, Found, OrphanFact, Reference, RowKey, Store,
     StoreError, Stored, StoredPolicies, StoredPolicy, Touch, Version, Write, Written,
     agenda::{Agenda, Entry, Release, ToolKey},
+    retention::{Filed, Kept, NextLook, Retention, Tombstone},
 };
 use crate::{
     clock::monotonic,
@@ -122,12 +123,16 @@ impl Store for Observed {
     fn writers(&self) -> usize {
         self.0.writers()
     }
+
+    fn is_shared(&self) -> bool {
+        self.0.is_shared()
+    }
 }
 
 #[async_trait]
 impl Agenda for Observed {
-    async fn gather(&self, batches_max: usize) -> Result<usize, StoreError> {
-        self.0.gather(batches_max).await
+    async fn gather(&self, batches_max: usize, kept_for: Duration) -> Result<usize, StoreError> {
+        self.0.gather(batches_max, kept_for).await
     }
 
     async fn due_tools(&self, namespace: Option<&str>) -> Result<Vec<ToolKey>, StoreError> {
@@ -164,5 +169,32 @@ impl Agenda for Observed {
 
     async fn release(&self, releases: &[Release]) -> Result<(), StoreError> {
         self.0.release(releases).await
+    }
+}
+
+#[async_trait]
+impl Retention for Observed {
+    async fn claim_filed(
+        &self,
+        entries_max: usize,
+        span: Duration,
+    ) -> Result<(Timestamp, Vec<Filed>), StoreError> {
+        self.0.claim_filed(entries_max, span).await
+    }
+
+    async fn kept(&self, ids: &[Uuid]) -> Result<Vec<Option<Kept>>, StoreError> {
+        self.0.kept(ids).await
+    }
+
+    async fn prune(&self, tombstones: &[Tombstone], policy: u32) -> Result<Vec<bool>, StoreError> {
+        self.0.prune(tombstones, policy).await
+    }
+
+    async fn purge(&self, rows: &[(Uuid, Version)], policy: u32) -> Result<Vec<bool>, StoreError> {
+        self.0.purge(rows, policy).await
+    }
+
+    async fn file(&self, claimed: &[Filed], looks: &[NextLook]) -> Result<(), StoreError> {
+        self.0.file(claimed, looks).await
     }
 }

@@ -11,6 +11,8 @@ const ERRORS: &str = "intent_ledger_errors_total";
 const BATCH_ROWS: &str = "intent_ledger_batch_rows";
 const PROBES: &str = "intent_ledger_probes_total";
 const PROBE_SECONDS: &str = "intent_ledger_probe_seconds";
+const PRUNED: &str = "intent_ledger_pruned_total";
+const PURGED: &str = "intent_ledger_purged_total";
 const WRITE_SECONDS: &str = "intent_ledger_store_write_seconds";
 
 /// The recorder of this process; the first caller installs it.
@@ -28,6 +30,8 @@ pub fn recorder() -> &'static PrometheusHandle {
         );
         describe_counter!(ERRORS, "Calls answered with an error, by reason.");
         describe_counter!(PROBES, "Questions to downstreams, by answer.");
+        describe_counter!(PRUNED, "Results that were pruned after their retention.");
+        describe_counter!(PURGED, "Tombstones that were purged after their time.");
         describe_histogram!(PROBE_SECONDS, Unit::Seconds, "Time of one question to a downstream.");
         describe_histogram!(BATCH_ROWS, "Rows that one statement wrote.");
         describe_histogram!(WRITE_SECONDS, Unit::Seconds, "Time of one batch, commit included.");
@@ -61,4 +65,10 @@ pub fn batch(rows: usize, took: Duration) {
 pub fn probe(answer: &'static str, took: Duration) {
     counter!(PROBES, "answer" => answer).increment(1);
     histogram!(PROBE_SECONDS).record(took.as_secs_f64());
+}
+
+/// Results were pruned and tombstones purged.
+pub fn forgotten(pruned: usize, purged: usize) {
+    counter!(PRUNED).increment(pruned as u64);
+    counter!(PURGED).increment(purged as u64);
 }

@@ -21,6 +21,7 @@ use super::store_conformance::started_in;
 use crate::{on_every_store, support::server::TestStore};
 
 const MINUTE: Duration = Duration::from_secs(60);
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 fn tool(namespace: &str) -> ToolKey {
     ToolKey { namespace: namespace.into(), tool: "charge".into() }
@@ -121,8 +122,8 @@ on_every_store! {
         ]).await;
         replace(&store, &rows[1], completed(&rows[1].intent)).await;
 
-        assert_eq!(store.gather(10).await.unwrap(), 1, "the batch");
-        assert_eq!(store.gather(10).await.unwrap(), 0, "it is looked through once");
+        assert_eq!(store.gather(10, DAY).await.unwrap(), 1, "the batch");
+        assert_eq!(store.gather(10, DAY).await.unwrap(), 0, "it is looked through once");
         let found = due(&store, "n").await;
         assert_eq!(ids_of(&found), [rows[0].intent.id()]);
         assert_eq!((found[0].probes, found[0].claimed_until, found[0].version), (0, None, 1));
@@ -139,9 +140,9 @@ on_every_store! {
     async fn a_batch_is_not_looked_through_before_a_lease_is_over(kind) {
         let store = TestStore::new(kind).await.open().await;
         insert(&store, &[leased("n", "a", MINUTE), leased("n", "b", MINUTE)]).await;
-        assert_eq!(store.gather(10).await.unwrap(), 0);
+        assert_eq!(store.gather(10, DAY).await.unwrap(), 0);
         insert(&store, &[leased("n", "c", Duration::ZERO)]).await;
-        assert_eq!(store.gather(10).await.unwrap(), 1);
+        assert_eq!(store.gather(10, DAY).await.unwrap(), 1);
         assert_eq!(due(&store, "n").await.len(), 1);
     }
 
@@ -150,9 +151,9 @@ on_every_store! {
         for key in ["a", "b", "c"] {
             insert(&store, &[leased("n", key, Duration::ZERO)]).await;
         }
-        assert_eq!(store.gather(2).await.unwrap(), 2);
+        assert_eq!(store.gather(2, DAY).await.unwrap(), 2);
         assert_eq!(due(&store, "n").await.len(), 2);
-        assert_eq!(store.gather(2).await.unwrap(), 1);
+        assert_eq!(store.gather(2, DAY).await.unwrap(), 1);
         assert_eq!(due(&store, "n").await.len(), 3);
     }
 
@@ -172,7 +173,7 @@ on_every_store! {
         let mut flagged = unknown(&rows[0].intent);
         flagged.needs_attention = true;
         let flagged = replace(&store, &rows[0], flagged).await;
-        store.gather(10).await.unwrap();
+        store.gather(10, DAY).await.unwrap();
         assert_eq!(ids_of(&due(&store, "n").await), [rows[1].intent.id()]);
         assert_eq!(waiting(&store, None, None).await, BTreeMap::from([("n".to_owned(), 1)]));
         assert_eq!(waiting(&store, Some("n"), Some("charge")).await, BTreeMap::from([("n".to_owned(), 1)]));
@@ -189,7 +190,7 @@ on_every_store! {
     async fn a_longer_lease_moves_an_entry(kind) {
         let store = TestStore::new(kind).await.open().await;
         let rows = insert(&store, &[leased("n", "a", Duration::ZERO)]).await;
-        store.gather(10).await.unwrap();
+        store.gather(10, DAY).await.unwrap();
         let found = due(&store, "n").await;
         let until = claimed(&store, &found, MINUTE).await[0].unwrap();
         let mut extended = rows[0].intent.clone();
@@ -212,7 +213,7 @@ on_every_store! {
         let keys: Vec<String> = (0..20).map(|n| format!("k-{n}")).collect();
         let rows: Vec<Intent> = keys.iter().map(|key| leased("n", key, Duration::ZERO)).collect();
         insert(&store, &rows).await;
-        store.gather(10).await.unwrap();
+        store.gather(10, DAY).await.unwrap();
         let found = due(&store, "n").await;
         assert_eq!(found.len(), 20);
         let claims = (0..8).map(|_| {
@@ -237,7 +238,7 @@ on_every_store! {
     async fn a_claim_that_is_over_is_due_again(kind) {
         let store = TestStore::new(kind).await.open().await;
         insert(&store, &[leased("n", "a", Duration::ZERO)]).await;
-        store.gather(10).await.unwrap();
+        store.gather(10, DAY).await.unwrap();
         let found = due(&store, "n").await;
         assert!(claimed(&store, &found, Duration::ZERO).await[0].is_some());
         let again = due(&store, "n").await;
@@ -271,7 +272,7 @@ on_every_store! {
             leased("n", "a", Duration::ZERO),
             leased("n", "b", Duration::ZERO),
         ]).await;
-        store.gather(10).await.unwrap();
+        store.gather(10, DAY).await.unwrap();
         let found = due(&store, "n").await;
         let until = claimed(&store, &found, MINUTE).await[0].unwrap();
         let later = found[0].due_at + MINUTE;
@@ -291,7 +292,7 @@ on_every_store! {
     async fn a_lapsed_claim_does_not_release_a_newer_entry(kind) {
         let store = TestStore::new(kind).await.open().await;
         let rows = insert(&store, &[leased("n", "a", Duration::from_micros(1))]).await;
-        store.gather(10).await.unwrap();
+        store.gather(10, Duration::ZERO).await.unwrap();
         let found = due(&store, "n").await;
         let lapsed = claimed(&store, &found, Duration::ZERO).await[0].unwrap();
         let again = due(&store, "n").await;
@@ -317,7 +318,7 @@ on_every_store! {
         attempt.lease_expires_at = attempt.granted_at + MINUTE;
         let end = attempt.lease_expires_at;
         replace(&store, &rows[0], extended).await;
-        assert_eq!(store.gather(10).await.unwrap(), 1);
+        assert_eq!(store.gather(10, DAY).await.unwrap(), 1);
         assert_eq!(entry(&store, rows[0].intent.id()).await.unwrap().due_at, end);
         assert_eq!(due(&store, "n").await, []);
     }
@@ -326,7 +327,7 @@ on_every_store! {
         let store = TestStore::new(kind).await.open().await;
         let row = leased("n", "a", Duration::ZERO);
         let stored = insert(&store, std::slice::from_ref(&row)).await.remove(0);
-        store.gather(10).await.unwrap();
+        store.gather(10, DAY).await.unwrap();
         store.claim(&due(&store, "n").await, MINUTE).await.unwrap();
         let claimed = entry(&store, row.id()).await;
         // The same key again, and a change of another version.
@@ -337,7 +338,7 @@ on_every_store! {
             let written = store.write(&[write], LOCK_WAIT).await.unwrap();
             assert_eq!(written, [Written::Missed]);
         }
-        assert_eq!(store.gather(10).await.unwrap(), 0);
+        assert_eq!(store.gather(10, DAY).await.unwrap(), 0);
         assert_eq!(entry(&store, row.id()).await, claimed);
     }
 

@@ -18,6 +18,7 @@ use intent_ledger::{
     store::{
         self, DownstreamObject, Filter, Reference, RowKey, StoreOptions, Touch,
         agenda::{Entry, Release, ToolKey},
+        retention::Tombstone,
         row_id,
     },
 };
@@ -317,7 +318,7 @@ async fn every_unique_index_has_the_distribution_column_and_no_table_has_a_trigg
 }
 
 /// The operations of the traits, which [`every_statement`] all asks for.
-const OPERATIONS: [&str; 23] = [
+const OPERATIONS: [&str; 28] = [
     "now",
     "write",
     "find",
@@ -341,6 +342,11 @@ const OPERATIONS: [&str; 23] = [
     "claim",
     "waiting_for_people",
     "release",
+    "claim_filed",
+    "kept",
+    "prune",
+    "purge",
+    "file",
 ];
 
 /// Every statement that a store sends, from the migration on.
@@ -402,7 +408,7 @@ async fn every_statement() -> BTreeSet<String> {
     let downstream_ref = "ch_1".to_owned();
     let object = DownstreamObject { tool: tool.clone(), downstream_ref, row: row.id };
     store.others_with_references(&[object]).await.unwrap();
-    store.gather(10).await.unwrap();
+    store.gather(10, Duration::ZERO).await.unwrap();
     store.due_tools(None).await.unwrap();
     store.due(&tool, 10).await.unwrap();
     let (now, entry) = store.entry(ids::random()).await.unwrap();
@@ -423,6 +429,12 @@ async fn every_statement() -> BTreeSet<String> {
     store.waiting_for_people(None, None).await.unwrap();
     let release = Release { id: entry.id, version: 1, claimed_until, next: None };
     store.release(&[release]).await.unwrap();
+    let (now, claimed) = store.claim_filed(1, span).await.unwrap();
+    store.kept(&[row.id]).await.unwrap();
+    let left = Tombstone::of(found.rows[0].as_ref().unwrap(), now);
+    assert_eq!(store.prune(std::slice::from_ref(&left), 2).await.unwrap(), [true]);
+    assert_eq!(store.purge(&[(row.id, left.version)], 2).await.unwrap(), [true]);
+    store.file(&claimed, &[]).await.unwrap();
     proxy.statements()
 }
 
@@ -440,7 +452,11 @@ async fn no_statement_has_what_a_distributed_postgres_refuses() {
 #[test]
 fn every_operation_of_the_store_is_searched() {
     let mut operations = BTreeSet::new();
-    for (file, name) in [("mod.rs", "pub trait Store"), ("agenda.rs", "pub trait Agenda")] {
+    for (file, name) in [
+        ("mod.rs", "pub trait Store"),
+        ("agenda.rs", "pub trait Agenda"),
+        ("retention.rs", "pub trait Retention"),
+    ] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store").join(file);
         let source = fs::read_to_string(path).unwrap();
         let (_, body) = source.split_once(name).unwrap();

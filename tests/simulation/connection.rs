@@ -13,6 +13,7 @@ use intent_ledger::{
         Cursor, Diagnosis, DownstreamObject, Filter, Found, OrphanFact, Reference, RowKey, Store,
         StoreError, Stored, StoredPolicies, StoredPolicy, Touch, Version, Write, Written,
         agenda::{Agenda, Entry, Release, ToolKey},
+        retention::{Filed, Kept, NextLook, Retention, Tombstone},
     },
 };
 use tokio_util::sync::CancellationToken;
@@ -280,12 +281,16 @@ impl Store for Connection {
     fn writers(&self) -> usize {
         self.writers
     }
+
+    fn is_shared(&self) -> bool {
+        false
+    }
 }
 
 #[async_trait]
 impl Agenda for Connection {
-    async fn gather(&self, batches_max: usize) -> Result<usize, StoreError> {
-        self.change(1, move |table| table.gather(batches_max)).await
+    async fn gather(&self, batches_max: usize, kept_for: Duration) -> Result<usize, StoreError> {
+        self.change(1, move |table| table.gather(batches_max, kept_for)).await
     }
 
     async fn due_tools(&self, namespace: Option<&str>) -> Result<Vec<ToolKey>, StoreError> {
@@ -324,5 +329,35 @@ impl Agenda for Connection {
     async fn release(&self, releases: &[Release]) -> Result<(), StoreError> {
         let releases = releases.to_vec();
         self.change(1, move |table| table.release(&releases)).await
+    }
+}
+
+#[async_trait]
+impl Retention for Connection {
+    async fn claim_filed(
+        &self,
+        entries_max: usize,
+        span: Duration,
+    ) -> Result<(Timestamp, Vec<Filed>), StoreError> {
+        self.change(1, move |table| table.claim_filed(entries_max, span)).await
+    }
+
+    async fn kept(&self, ids: &[Uuid]) -> Result<Vec<Option<Kept>>, StoreError> {
+        self.read(|table| table.kept(ids)).await
+    }
+
+    async fn prune(&self, tombstones: &[Tombstone], policy: u32) -> Result<Vec<bool>, StoreError> {
+        let tombstones = tombstones.to_vec();
+        self.change(tombstones.len(), move |table| table.prune(&tombstones, policy)).await
+    }
+
+    async fn purge(&self, rows: &[(Uuid, Version)], policy: u32) -> Result<Vec<bool>, StoreError> {
+        let rows = rows.to_vec();
+        self.change(rows.len(), move |table| table.purge(&rows, policy)).await
+    }
+
+    async fn file(&self, claimed: &[Filed], looks: &[NextLook]) -> Result<(), StoreError> {
+        let (claimed, looks) = (claimed.to_vec(), looks.to_vec());
+        self.change(1, move |table| table.file(&claimed, &looks)).await
     }
 }

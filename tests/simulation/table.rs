@@ -9,12 +9,14 @@ use intent_ledger::{
         event::Event,
         identity::{Key, downstream_uuid},
         intent::{Intent, State},
+        retention::Term,
         time::Timestamp,
     },
     store::{
         Cursor, DownstreamObject, Expected, Filter, Found, ORPHANS_PER_NAMESPACE_MAX, OrphanFact,
         Reference, RowKey, Stored, StoredPolicies, StoredPolicy, Touch, Version, Write, Written,
         agenda::{Entry, Release, ToolKey, WAITING_MAX},
+        retention::{Filed, Kept, NextLook, Tombstone},
     },
 };
 use uuid::Uuid;
@@ -34,6 +36,9 @@ pub(crate) struct Table {
     entries: BTreeMap<Uuid, Entry>,
     /// Grants that are looked through once the first of their leases is over.
     batches: BTreeMap<(Timestamp, u64), Vec<Uuid>>,
+    /// When rows are looked at for their retention.
+    filed: BTreeMap<(Timestamp, Uuid), Vec<Uuid>>,
+    pruned_at: BTreeMap<Uuid, Timestamp>,
     writes: u64,
 }
 
@@ -54,6 +59,8 @@ impl Table {
             policies: StoredPolicies::default(),
             entries: BTreeMap::new(),
             batches: BTreeMap::new(),
+            filed: BTreeMap::new(),
+            pruned_at: BTreeMap::new(),
             writes: 0,
         }
     }
@@ -95,17 +102,18 @@ impl Table {
         let written = writes.iter().map(|write| {
             let mut write = write.clone();
             let written = self.write_row(&mut write, at);
-            let end = write.first_lease_end().filter(|_| matches!(written, Written::Done { .. }));
-            if let Some(end) = end {
-                granted = Some(granted.map_or(end, |due| due.min(end)));
+            if write.is_new() && matches!(written, Written::Done { .. }) {
                 batch.push(write.row_id());
+                if let Some(end) = write.first_lease_end() {
+                    granted = Some(granted.map_or(end, |due| due.min(end)));
+                }
             }
             written
         });
         let written = written.collect();
-        if let Some(due_at) = granted {
+        if !batch.is_empty() {
             self.writes += 1;
-            self.batches.insert((due_at, self.writes), batch);
+            self.batches.insert((granted.unwrap_or(at), self.writes), batch);
         }
         written
     }
@@ -289,12 +297,14 @@ impl Table {
         tools.collect::<std::collections::BTreeSet<_>>().into_iter().collect()
     }
 
-    pub(crate) fn gather(&mut self, batches_max: usize) -> usize {
+    pub(crate) fn gather(&mut self, batches_max: usize, kept_for: Duration) -> usize {
         let now = self.now();
         let due = self.batches.range(..=(now, u64::MAX)).take(batches_max);
         let due: Vec<(Timestamp, u64)> = due.map(|(batch, _)| *batch).collect();
         for batch in &due {
-            for id in self.batches.remove(batch).unwrap_or_default() {
+            let ids = self.batches.remove(batch).unwrap_or_default();
+            self.file_ids(batch.0 + kept_for, ids.clone());
+            for id in ids {
                 let Some(row) = self.rows.get(&id) else { continue };
                 let intent = row.intent.clone();
                 let open = matches!(intent.state, State::Started | State::Unknown)
@@ -387,6 +397,91 @@ impl Table {
                     self.entries.remove(&release.id);
                 }
             }
+        }
+    }
+}
+
+impl Table {
+    fn file_ids(&mut self, due_at: Timestamp, ids: Vec<Uuid>) {
+        self.writes += 1;
+        if !ids.is_empty() {
+            self.filed.insert((due_at, Uuid::from_u128(self.writes.into())), ids);
+        }
+    }
+
+    pub(crate) fn claim_filed(
+        &mut self,
+        entries_max: usize,
+        span: Duration,
+    ) -> (Timestamp, Vec<Filed>) {
+        let now = self.now();
+        let due = self.filed.range(..=(now, Uuid::max())).take(entries_max);
+        let due: Vec<(Timestamp, Uuid)> = due.map(|(entry, _)| *entry).collect();
+        let claim = |entry: (Timestamp, Uuid)| {
+            let (due_at, id) = (now + span, entry.1);
+            let rows = self.filed.remove(&entry).unwrap_or_default();
+            self.filed.insert((due_at, id), rows.clone());
+            Filed { id, due_at, rows }
+        };
+        (now, due.into_iter().map(claim).collect())
+    }
+
+    pub(crate) fn kept(&self, ids: &[Uuid]) -> Vec<Option<Kept>> {
+        let kept = |row: &Stored| {
+            let Stored { intent, version } = row;
+            let bytes = intent.result.as_ref().and_then(|result| result.bytes.as_ref());
+            Kept {
+                namespace: intent.namespace.clone(),
+                tool: intent.tool.clone(),
+                version: *version,
+                term: Term {
+                    state: intent.state,
+                    settled_at: intent.settled_at,
+                    pruned_at: self.pruned_at.get(&intent.id()).filter(|_| intent.pruned).copied(),
+                    needs_attention: intent.needs_attention,
+                },
+                result_bytes: bytes.map_or(0, |bytes| bytes.len() as u64),
+            }
+        };
+        ids.iter().map(|id| self.rows.get(id).map(kept)).collect()
+    }
+
+    pub(crate) fn prune(&mut self, tombstones: &[Tombstone], policy: u32) -> Vec<bool> {
+        let now = self.now();
+        let holds = self.policies.active == policy;
+        let mut prune = |left: &Tombstone| {
+            let id = left.intent.id();
+            let row = self.rows.get_mut(&id).filter(|row| holds && row.version == left.expected);
+            let Some(row) = row.filter(|row| row.intent.settled_at.is_some()) else { return false };
+            *row = Stored { intent: left.intent.clone(), version: left.version };
+            self.pruned_at.insert(id, now);
+            self.events.remove(&id);
+            true
+        };
+        tombstones.iter().map(&mut prune).collect()
+    }
+
+    pub(crate) fn purge(&mut self, rows: &[(Uuid, Version)], policy: u32) -> Vec<bool> {
+        let holds = self.policies.active == policy;
+        let mut purge = |(id, version): &(Uuid, Version)| {
+            let row = self.rows.get(id).filter(|row| holds && row.version == *version);
+            let Some(row) = row.filter(|row| row.intent.pruned) else { return false };
+            self.orphans.remove(&(*id, row.intent.namespace.clone()));
+            self.rows.remove(id);
+            self.events.remove(id);
+            self.entries.remove(id);
+            true
+        };
+        rows.iter().map(&mut purge).collect()
+    }
+
+    pub(crate) fn file(&mut self, claimed: &[Filed], looks: &[NextLook]) {
+        let taken = claimed.iter().filter(|it| self.filed.remove(&(it.due_at, it.id)).is_some());
+        let taken: Vec<Uuid> = taken.map(|entry| entry.id).collect();
+        for look in looks {
+            let rows = look.rows.iter().filter(|(_, entry)| taken.contains(entry));
+            let ids = rows.map(|(row, _)| *row).collect();
+            self.file_ids(look.due_at, ids);
         }
     }
 }

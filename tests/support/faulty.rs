@@ -18,6 +18,7 @@ use intent_ledger::{
         Cursor, Diagnosis, DownstreamObject, Filter, Found, OrphanFact, Reference, RowKey, Store,
         StoreError, Stored, StoredPolicies, StoredPolicy, Touch, Version, Write, Written,
         agenda::{Agenda, Entry, Release, ToolKey},
+        retention::{Filed, Kept, NextLook, Retention, Tombstone},
     },
 };
 use tokio::{sync::watch, task::JoinHandle};
@@ -76,6 +77,7 @@ pub(crate) struct FaultyStore {
     finds: watch::Sender<usize>,
     reading: AtomicUsize,
     answered: AtomicUsize,
+    dies_in: Mutex<Option<usize>>,
 }
 
 impl FaultyStore {
@@ -104,6 +106,7 @@ impl FaultyStore {
             finds: watch::channel(0).0,
             reading: AtomicUsize::new(0),
             answered: AtomicUsize::new(0),
+            dies_in: Mutex::default(),
         })
     }
 
@@ -155,6 +158,33 @@ impl FaultyStore {
     /// Whether some call reads a row.
     pub(crate) fn is_read(&self) -> bool {
         self.reading.load(Ordering::SeqCst) > 0
+    }
+
+    /// Retention dies at this half of a step: before the first step is done (0), after it (1), before the second (2) …
+    pub(crate) fn fails_at_step(&self, half: Option<usize>) {
+        *self.dies_in.lock().unwrap() = half;
+    }
+
+    async fn step<T>(
+        &self,
+        step: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        self.up()?;
+        let half = {
+            let mut dies_in = self.dies_in.lock().unwrap();
+            let half = *dies_in;
+            *dies_in = half.and_then(|halves| halves.checked_sub(2));
+            half
+        };
+        if half == Some(0) {
+            return Err(StoreError::Unavailable("refused by the test".into()));
+        }
+        let done = step.await;
+        if half == Some(1) {
+            Err(StoreError::Indeterminate("lost by the test".into()))
+        } else {
+            done
+        }
     }
 
     /// How many writes have been answered, whatever the answer.
@@ -352,13 +382,17 @@ impl Store for FaultyStore {
     fn writers(&self) -> usize {
         self.writers
     }
+
+    fn is_shared(&self) -> bool {
+        self.inner.is_shared()
+    }
 }
 
 #[async_trait]
 impl Agenda for FaultyStore {
-    async fn gather(&self, batches_max: usize) -> Result<usize, StoreError> {
+    async fn gather(&self, batches_max: usize, kept_for: Duration) -> Result<usize, StoreError> {
         self.up()?;
-        self.inner.gather(batches_max).await
+        self.inner.gather(batches_max, kept_for).await
     }
 
     async fn due_tools(&self, namespace: Option<&str>) -> Result<Vec<ToolKey>, StoreError> {
@@ -401,6 +435,33 @@ impl Agenda for FaultyStore {
     async fn release(&self, releases: &[Release]) -> Result<(), StoreError> {
         self.up()?;
         self.inner.release(releases).await
+    }
+}
+
+#[async_trait]
+impl Retention for FaultyStore {
+    async fn claim_filed(
+        &self,
+        entries_max: usize,
+        span: Duration,
+    ) -> Result<(Timestamp, Vec<Filed>), StoreError> {
+        self.step(self.inner.claim_filed(entries_max, span)).await
+    }
+
+    async fn kept(&self, ids: &[Uuid]) -> Result<Vec<Option<Kept>>, StoreError> {
+        self.step(self.inner.kept(ids)).await
+    }
+
+    async fn prune(&self, tombstones: &[Tombstone], policy: u32) -> Result<Vec<bool>, StoreError> {
+        self.step(self.inner.prune(tombstones, policy)).await
+    }
+
+    async fn purge(&self, rows: &[(Uuid, Version)], policy: u32) -> Result<Vec<bool>, StoreError> {
+        self.step(self.inner.purge(rows, policy)).await
+    }
+
+    async fn file(&self, claimed: &[Filed], looks: &[NextLook]) -> Result<(), StoreError> {
+        self.step(self.inner.file(claimed, looks)).await
     }
 }
 

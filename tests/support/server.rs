@@ -204,10 +204,18 @@ impl TestStore {
             }
         };
         let all = |columns: &[&str]| columns.iter().map(earlier).collect::<Vec<_>>().join(", ");
-        let times = ["created_at", "granted_at", "lease_expires_at", "settled_at", "last_seen_at"];
+        let times = [
+            "created_at",
+            "granted_at",
+            "lease_expires_at",
+            "settled_at",
+            "pruned_at",
+            "last_seen_at",
+        ];
         // Another version: a reading that a server still holds is of before.
         self.sql(&format!("UPDATE intents SET version = version + 1, {}", all(&times))).await;
         self.sql(&format!("UPDATE granted_batches SET {}", all(&["due_at"]))).await;
+        self.sql(&format!("UPDATE retention_batches SET {}", all(&["due_at"]))).await;
         let times = ["due_at", "asked_at", "claimed_until"];
         self.sql(&format!("UPDATE open_intents SET version = version + 1, {}", all(&times))).await;
     }
@@ -318,6 +326,7 @@ pub(crate) fn config(store: &str, policy: Option<PathBuf>) -> ServeConfig {
         shutdown_grace: Some(Duration::from_secs(2)),
         // A test that wants passes asks for them.
         reconcile_interval: Some(Duration::ZERO),
+        prune_interval: Some(Duration::ZERO),
         ..ServeFlags::default()
     };
     config::load(flags).unwrap()

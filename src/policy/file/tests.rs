@@ -210,6 +210,18 @@ fn every_kind_of_mistake_is_named_with_its_line_and_key() {
             "retention 1h is shorter than the downstream window 2h",
         ),
         (
+            "[tools.a]\nretention = \"30m\"",
+            2,
+            "tools.a.retention",
+            "retention 30m is shorter than lease_max 1h",
+        ),
+        (
+            "[defaults]\nretention = \"2h\"\n[namespaces.n.tools.a]\nlease_max = \"3h\"",
+            4,
+            "namespaces.n.tools.a.lease_max",
+            "retention 2h is shorter than lease_max 3h",
+        ),
+        (
             "[tools.a.downstream]\ndeduplicates = true\nwindow = \"60d\"",
             3,
             "tools.a.downstream.window",
@@ -268,7 +280,6 @@ fn what_is_not_enforced_yet_is_refused_wherever_it_stands() {
         ("halted", "halted = true"),
         ("halted", "halted = false"),
         ("keep_arguments", "keep_arguments = true"),
-        ("downstream.same_transaction", "downstream.same_transaction = true"),
     ];
     for (key, line) in in_tool {
         for place in ["tools.a", "namespaces.n.tools.a"] {
@@ -294,6 +305,8 @@ fn what_is_harmless_is_let_pass() {
         "\u{feff}version = 2\r\n[defaults]\r\nlease = \"1s\"\r\n",
         "[defaults]\nkeep_arguments = false",
         "[tools.a]\nkeep_arguments = false\ndownstream.same_transaction = false",
+        "[tools.a]\ndownstream.same_transaction = true",
+        "[defaults]\nlease_max = \"1h\"\nretention = \"1h\"",
         "[tools.a]\nclass = \"read_only\"\nidentity = [\"/a\"]",
         "[tools.a]\nidentity = []\nfree_text = []",
         "[tools.a]\nidentity = [\"/a/0/b~1c~0\"]\nfree_text = [\"/a/0\"]",

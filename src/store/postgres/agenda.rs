@@ -27,21 +27,29 @@ use crate::{
 const TRIES_MAX: usize = 5;
 
 /// `store.agenda.gather`: an entry that is there has its own time already. In the order of their ids, so
-/// that two that gather the same do not wait for each other in turn.
+/// that two that gather the same do not wait for each other in turn. Whoever takes a batch out files its intents in the
+/// calendar of retention, those of many small batches together.
 const GATHER: &str = "
     WITH batch AS (
         SELECT due_at, id, intents FROM granted_batches WHERE due_at <= now() ORDER BY due_at, id LIMIT $1),
     open AS (
-        SELECT i.id, i.namespace, i.tool, i.lease_expires_at
+        SELECT i.id, i.namespace, i.tool, coalesce(i.lease_expires_at, i.created_at) AS due_at
         FROM batch, unnest(batch.intents) AS b(id) JOIN intents i ON i.id = b.id
         WHERE i.state IN (3, 4) AND NOT i.needs_attention),
     put AS (
         INSERT INTO open_intents (id, namespace, tool, due_at)
-        SELECT id, namespace, tool, lease_expires_at FROM open ORDER BY id
+        SELECT id, namespace, tool, due_at FROM open ORDER BY id
         ON CONFLICT (id) DO NOTHING),
     gone AS (
         DELETE FROM granted_batches g USING batch
-        WHERE g.due_at = batch.due_at AND g.id = batch.id)
+        WHERE g.due_at = batch.due_at AND g.id = batch.id
+        RETURNING g.due_at, g.intents),
+    filed AS (
+        INSERT INTO retention_batches (due_at, id, intents)
+        SELECT min(due_at) + $2::int8 * interval '1 microsecond', gen_random_uuid(), array_agg(id)
+        FROM (SELECT b.id, gone.due_at, (row_number() OVER (ORDER BY gone.due_at) - 1) / 256 AS part
+              FROM gone, unnest(gone.intents) AS b(id)) numbered
+        GROUP BY part)
     SELECT count(*) FROM batch";
 
 /// `store.agenda.due_tools`.
@@ -93,9 +101,12 @@ const RELEASE: &str = "
 
 #[async_trait]
 impl Agenda for PostgresStore {
-    async fn gather(&self, batches_max: usize) -> Result<usize, StoreError> {
+    async fn gather(&self, batches_max: usize, kept_for: Duration) -> Result<usize, StoreError> {
         let rows_max = i64::try_from(batches_max).unwrap_or(i64::MAX);
-        let rows = self.query_again(GATHER, &[(&rows_max, Type::INT8)]).await?;
+        let kept_for = i64::try_from(kept_for.as_micros()).unwrap_or(i64::MAX);
+        let parameters: [super::Parameter<'_>; 2] =
+            [(&rows_max, Type::INT8), (&kept_for, Type::INT8)];
+        let rows = self.query_again(GATHER, &parameters).await?;
         Ok(rows.first().map_or(0, |row| usize::try_from(row.get::<_, i64>(0)).unwrap_or(0)))
     }
 
@@ -204,7 +215,7 @@ impl Agenda for PostgresStore {
 impl PostgresStore {
     /// As `query`, and again where others' transactions threw it out: several servers look through the same
     /// batches and meet the same entries.
-    async fn query_again(
+    pub(super) async fn query_again(
         &self,
         statement: &str,
         parameters: &[super::Parameter<'_>],

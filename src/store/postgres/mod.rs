@@ -4,6 +4,7 @@ mod agenda;
 mod connect;
 mod fault;
 mod parameters;
+mod retention;
 mod schema;
 mod settings;
 mod sql;
@@ -174,6 +175,40 @@ impl PostgresStore {
         answered(client, answer)
     }
 
+    /// One statement in a transaction of its own, under the shared policy lock.
+    async fn write_one(
+        &self,
+        statement: &str,
+        parameters: &[Parameter<'_>],
+        lock_wait: Duration,
+    ) -> Result<Vec<Row>, StoreError> {
+        // The session's own bound on lock waits needs no words.
+        if self.statements == Statements::Named && lock_wait == LOCK_WAIT {
+            self.write_prepared(statement, parameters).await
+        } else {
+            self.write_unprepared(statement, parameters, lock_wait).await
+        }
+    }
+
+    /// As `write_one`, and again where a deadlock threw it out.
+    async fn write_again(
+        &self,
+        statement: &str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Vec<Row>, StoreError> {
+        let mut retries = 0;
+        loop {
+            match self.write_one(statement, parameters, LOCK_WAIT).await {
+                Err(StoreError::Unavailable(error))
+                    if is_conflict(&error) && retries < DEADLOCK_RETRIES_MAX =>
+                {
+                    retries += 1;
+                }
+                other => return other,
+            }
+        }
+    }
+
     async fn try_write(
         &self,
         writes: &[&Write],
@@ -186,13 +221,7 @@ impl PostgresStore {
             .map(|(records, of)| (records as &(dyn ToSql + Sync), of.clone()))
             .collect();
         let statement = &self.write_statements[batch.shape().index()];
-        // The session's own bound on lock waits needs no words.
-        let own = self.statements == Statements::Named && lock_wait == LOCK_WAIT;
-        let rows = if own {
-            self.write_prepared(statement, &parameters).await?
-        } else {
-            self.write_unprepared(statement, &parameters, lock_wait).await?
-        };
+        let rows = self.write_one(statement, &parameters, lock_wait).await?;
         let row = rows
             .first()
             .ok_or_else(|| StoreError::Corrupt("active_policy: has no row".to_owned()))?;
@@ -549,6 +578,10 @@ impl Store for PostgresStore {
 
     fn writers(&self) -> usize {
         self.pool.status().max_size
+    }
+
+    fn is_shared(&self) -> bool {
+        true
     }
 }
 

@@ -223,11 +223,12 @@ fn replace() -> String {
     )
 }
 
-/// The grants of a batch, to be looked at once the first of their leases is over.
+/// The new rows of a batch, to be looked at once the first of their leases is over; at once where nobody
+/// was granted one.
 const REMEMBER_GRANTS: &str = "granted AS (
             INSERT INTO granted_batches (id, due_at, intents)
-            SELECT (array_agg(id))[1], min(lease_expires_at), array_agg(id)
-            FROM inserted WHERE lease_expires_at IS NOT NULL HAVING count(*) > 0)";
+            SELECT (array_agg(id))[1], coalesce(min(lease_expires_at), now()), array_agg(id)
+            FROM inserted HAVING count(*) > 0)";
 
 /// What an unusual change leaves unsettled.
 const PUT_ON_AGENDA: &str = "put AS (

@@ -6,12 +6,16 @@ use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
 use uuid::Uuid;
 
-use super::{SqliteStore, clock, commit, nothing_written, signed, state_to_code, unsigned};
+use super::{
+    SqliteStore, clock, commit, nothing_written, retention::file_ids, signed, state_to_code,
+    unsigned,
+};
 use crate::{
     domain::{intent::State, time::Timestamp},
     store::{
         StoreError, Write,
         agenda::{Agenda, Entry, Next, Release, ToolKey, WAITING_MAX},
+        retention::FILED_TOGETHER_MAX,
     },
 };
 
@@ -19,9 +23,10 @@ const ENTRY: &str = "id, namespace, tool, due_at, probes, asked_at, claimed_unti
 
 #[async_trait]
 impl Agenda for SqliteStore {
-    async fn gather(&self, batches_max: usize) -> Result<usize, StoreError> {
+    async fn gather(&self, batches_max: usize, kept_for: Duration) -> Result<usize, StoreError> {
         let batches_max = i64::try_from(batches_max).unwrap_or(i64::MAX);
         self.in_transaction(move |transaction| {
+            let mut gathered = Vec::new();
             let batches: Vec<(i64, Uuid, Vec<u8>)> = transaction
                 .prepare_cached(
                     "SELECT due_at, id, intents FROM granted_batches WHERE due_at <= ?1
@@ -35,9 +40,16 @@ impl Agenda for SqliteStore {
                 for intent in intents.chunks_exact(16) {
                     put_if_open(transaction, intent)?;
                 }
+                gathered.extend(intents.as_chunks::<16>().0.iter().map(|id| (*due_at, *id)));
                 transaction
                     .prepare_cached("DELETE FROM granted_batches WHERE due_at = ?1 AND id = ?2")?
                     .execute(params![due_at, id])?;
+            }
+            // Those of many small batches together.
+            for together in gathered.chunks(FILED_TOGETHER_MAX) {
+                let first = Timestamp::from_micros(together[0].0);
+                let ids: Vec<u8> = together.iter().flat_map(|(_, id)| *id).collect();
+                file_ids(transaction, first + kept_for, &ids)?;
             }
             Ok(batches.len())
         })
@@ -153,7 +165,7 @@ impl Agenda for SqliteStore {
 }
 
 impl SqliteStore {
-    async fn in_transaction<T: Send + 'static>(
+    pub(super) async fn in_transaction<T: Send + 'static>(
         &self,
         job: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
@@ -169,20 +181,25 @@ impl SqliteStore {
     }
 }
 
-/// Remembers the grants of a batch, to be looked at once the first of their leases is over.
+/// Remembers the new rows of a batch, to be looked at once the first of their leases is over; at once where
+/// nobody was granted one.
 pub(super) fn remember_grants<'a>(
     connection: &Connection,
-    granted: impl Iterator<Item = &'a Write>,
+    written: impl Iterator<Item = &'a Write>,
+    at: Timestamp,
 ) -> rusqlite::Result<()> {
     let mut intents = Vec::new();
     let mut due_at = None;
-    for write in granted {
+    for write in written.filter(|write| write.is_new()) {
+        intents.extend_from_slice(write.row_id().as_bytes());
         if let Some(end) = write.first_lease_end() {
-            intents.extend_from_slice(write.row_id().as_bytes());
             due_at = Some(due_at.map_or(end, |due: Timestamp| due.min(end)));
         }
     }
-    let Some(due_at) = due_at else { return Ok(()) };
+    if intents.is_empty() {
+        return Ok(());
+    }
+    let due_at = due_at.unwrap_or(at);
     connection
         .prepare_cached("INSERT INTO granted_batches (due_at, id, intents) VALUES (?1, ?2, ?3)")?
         .execute(params![due_at.micros(), &intents[..16], intents])?;
@@ -214,7 +231,7 @@ fn put_if_open(connection: &Connection, id: &[u8]) -> rusqlite::Result<()> {
     connection
         .prepare_cached(
             "INSERT INTO open_intents (id, namespace, tool, due_at)
-             SELECT id, namespace, tool, lease_expires_at FROM intents
+             SELECT id, namespace, tool, coalesce(lease_expires_at, created_at) FROM intents
              WHERE id = ?1 AND state IN (?2, ?3) AND needs_attention = 0
              ON CONFLICT (id) DO NOTHING",
         )?

@@ -6,6 +6,7 @@
 
 mod agenda;
 mod connect;
+mod retention;
 mod rows;
 mod schema;
 mod settings;
@@ -134,7 +135,7 @@ impl Store for SqliteStore {
                 .map_err(nothing_written)?;
             let done = writes.iter().zip(&written);
             let done = done.filter(|(_, written)| matches!(written, Written::Done { .. }));
-            agenda::remember_grants(&transaction, done.map(|(write, _)| write))
+            agenda::remember_grants(&transaction, done.map(|(write, _)| write), at)
                 .map_err(nothing_written)?;
             commit(transaction)?;
             Ok(written)
@@ -444,6 +445,10 @@ impl Store for SqliteStore {
 
     fn writers(&self) -> usize {
         1
+    }
+
+    fn is_shared(&self) -> bool {
+        false
     }
 }
 
