@@ -146,6 +146,9 @@ fn totals_line(totals: &v1::ReconcileTotals) -> String {
         totals.unchanged_count,
         totals.unreachable_count,
     );
+    if totals.expired_count > 0 {
+        line += &format!("{} ran out undecided\n", totals.expired_count);
+    }
     if totals.limit_reached {
         line += "the limit was reached; there may be more: run it again, or raise --limit\n";
     }
@@ -172,6 +175,7 @@ impl Serialize for Told {
             map.serialize_entry("unreachable_count", &totals.unreachable_count)?;
             map.serialize_entry("limit_reached", &totals.limit_reached)?;
             map.serialize_entry("attention_waiting_count", &totals.attention_waiting_count)?;
+            map.serialize_entry("expired_count", &totals.expired_count)?;
             return map.end();
         }
         map.serialize_entry("namespace", &it.namespace)?;

@@ -33,10 +33,19 @@ pub struct Swept {
 /// Batches of grants that one statement looks through.
 const GATHER_BATCHES_MAX: usize = 64;
 
+/// Look-alikes that one statement forgets, so that none holds up a write for long.
+const FORGET_ROWS_MAX: usize = 1000;
+
 impl Ledger {
     /// Puts on the agenda what is still unsettled of grants whose lease is over.
     pub async fn gather(&self) -> Result<(), LedgerError> {
         while self.store.gather(GATHER_BATCHES_MAX).await? == GATHER_BATCHES_MAX {}
+        Ok(())
+    }
+
+    /// Forgets what came under any subject and is no look-alike any more.
+    pub async fn forget_look_alikes(&self) -> Result<(), LedgerError> {
+        while self.store.forget_look_alikes(FORGET_ROWS_MAX).await? == FORGET_ROWS_MAX {}
         Ok(())
     }
 

@@ -11,6 +11,7 @@ use crate::domain::{
     tool::{Downstream, StatusRule, ToolPolicy},
 };
 
+mod gates;
 mod status;
 
 /// The sections that say something of one tool in one namespace, the most specific first.
@@ -70,7 +71,10 @@ impl<'a> Layers<'a> {
             max_result_bytes: or(self.get(|s| &s.max_result_bytes), built_in.max_result_bytes),
             check_with: self.get(|s| &s.check_with).cloned(),
             downstream: Downstream { status, ..self.downstream(built_in.downstream) },
-            approval: built_in.approval,
+            approval: self.approval(),
+            limit_per_run: self.get(|s| &s.limit_per_run).copied(),
+            halted: or(self.get(|s| &s.halted), built_in.halted),
+            look_alike: self.look_alike(),
         }
     }
 
@@ -101,7 +105,12 @@ impl<'a> Layers<'a> {
         let lists = self.named_as_both();
         let spans = [self.lease_over_max(), self.window_alone(), self.window_over_retention()];
         let spans = spans.into_iter().flatten();
-        lists.into_iter().chain(spans).chain(self.status_conflicts()).collect()
+        lists
+            .into_iter()
+            .chain(spans)
+            .chain(self.status_conflicts())
+            .chain(self.gate_conflicts())
+            .collect()
     }
 
     fn lease_over_max(&self) -> Option<Mistake> {

@@ -68,6 +68,9 @@ impl Reconciler {
             // What is on the agenda already is looked at all the same.
             tracing::warn!(%error, "grants whose lease is over could not be gathered");
         }
+        if let Err(error) = self.ledger.forget_look_alikes().await {
+            tracing::warn!(%error, "look-alikes of old could not be forgotten");
+        }
         let request = SweepRequest { limit: usize::MAX, ..SweepRequest::default() };
         for lane in self.lanes(&request).await? {
             let origin = lane.origin().to_owned();

@@ -42,6 +42,8 @@ pub struct Totals {
     pub failed: u64,
     /// Those that became UNKNOWN.
     pub unknown: u64,
+    /// Those whose proposal ran out.
+    pub expired: u64,
     /// Those whose state stayed.
     pub unchanged: u64,
     /// Those that only a person can move on.
@@ -62,7 +64,8 @@ impl Totals {
             State::Completed => self.completed += 1,
             State::Failed => self.failed += 1,
             State::Unknown => self.unknown += 1,
-            State::AwaitingApproval | State::Approved | State::Started | State::Denied => {}
+            State::Denied => self.expired += 1,
+            State::AwaitingApproval | State::Approved | State::Started => {}
         }
         self.needs_attention += u64::from(looked.needs_attention);
         self.unreachable += u64::from(looked.verdict == Verdict::Unreachable);
@@ -73,6 +76,7 @@ impl Totals {
         self.completed += other.completed;
         self.failed += other.failed;
         self.unknown += other.unknown;
+        self.expired += other.expired;
         self.unchanged += other.unchanged;
         self.needs_attention += other.needs_attention;
         self.unreachable += other.unreachable;
@@ -129,6 +133,7 @@ impl Reconciler {
     ) -> Result<Totals, LedgerError> {
         // Also in a dry run: no intent changes by it, and what is due would not be seen otherwise.
         self.ledger.gather().await?;
+        self.ledger.forget_look_alikes().await?;
         let budget = Budget::new(request.limit);
         let lanes = self.lanes(request).await?;
         let swept = lanes.into_iter().map(|lane| self.run_lane(lane, &budget, Some(&tell)));

@@ -10,6 +10,7 @@ use super::{
     Cursor, Diagnosis, Filter, Found, OrphanFact, Reference, RowKey, Store, StoreError, Stored,
     StoredPolicies, StoredPolicy, Touch, Version, Write, Written,
     agenda::{Agenda, Entry, Release, ToolKey},
+    guards::{Guarded, LookAlike},
 };
 use crate::{
     clock::monotonic,
@@ -162,5 +163,24 @@ impl Agenda for Observed {
 
     async fn release(&self, releases: &[Release]) -> Result<(), StoreError> {
         self.0.release(releases).await
+    }
+}
+
+#[async_trait]
+impl Guarded for Observed {
+    async fn slots_held(&self, run: Uuid) -> Result<u64, StoreError> {
+        self.0.slots_held(run).await
+    }
+
+    async fn look_alikes(
+        &self,
+        subject: Uuid,
+        since: Timestamp,
+    ) -> Result<Vec<LookAlike>, StoreError> {
+        self.0.look_alikes(subject, since).await
+    }
+
+    async fn forget_look_alikes(&self, rows_max: usize) -> Result<usize, StoreError> {
+        self.0.forget_look_alikes(rows_max).await
     }
 }

@@ -12,6 +12,7 @@ use intent_ledger::{
         Cursor, Diagnosis, Filter, Found, OrphanFact, Reference, RowKey, Store, StoreError, Stored,
         StoredPolicies, StoredPolicy, Touch, Version, Write, Written,
         agenda::{Agenda, Entry, Release, ToolKey},
+        guards::{Guarded, LookAlike},
     },
 };
 use tokio_util::sync::CancellationToken;
@@ -321,5 +322,24 @@ impl Agenda for Connection {
     async fn release(&self, releases: &[Release]) -> Result<(), StoreError> {
         let releases = releases.to_vec();
         self.change(1, move |table| table.release(&releases)).await
+    }
+}
+
+#[async_trait]
+impl Guarded for Connection {
+    async fn slots_held(&self, run: Uuid) -> Result<u64, StoreError> {
+        self.read(|table| table.slots_held(run)).await
+    }
+
+    async fn look_alikes(
+        &self,
+        subject: Uuid,
+        since: Timestamp,
+    ) -> Result<Vec<LookAlike>, StoreError> {
+        self.read(|table| table.look_alikes(subject, since)).await
+    }
+
+    async fn forget_look_alikes(&self, rows_max: usize) -> Result<usize, StoreError> {
+        self.change(1, move |table| table.forget_look_alikes(rows_max)).await
     }
 }

@@ -15,11 +15,12 @@ use intent_ledger::{
         Cursor, Expected, Filter, Found, ORPHANS_PER_NAMESPACE_MAX, OrphanFact, Reference, RowKey,
         Stored, StoredPolicies, StoredPolicy, Touch, Version, Write, Written,
         agenda::{Entry, Release, ToolKey, WAITING_MAX},
+        guards::LookAlike,
     },
 };
 use uuid::Uuid;
 
-use super::{calendar::Calendar, mutation::Mutation, oracle::Oracle};
+use super::{calendar::Calendar, guards::Taken, mutation::Mutation, oracle::Oracle};
 
 /// Rows, facts, policies, and what is due.
 pub(crate) struct Table {
@@ -35,6 +36,7 @@ pub(crate) struct Table {
     /// Grants that are looked through once the first of their leases is over.
     batches: BTreeMap<(Timestamp, u64), Vec<Uuid>>,
     writes: u64,
+    taken: Taken,
 }
 
 impl Table {
@@ -55,6 +57,7 @@ impl Table {
             entries: BTreeMap::new(),
             batches: BTreeMap::new(),
             writes: 0,
+            taken: Taken::default(),
         }
     }
 
@@ -114,6 +117,9 @@ impl Table {
         if write.policy().is_some_and(|version| version != self.policies.active) {
             return Written::PolicyMoved;
         }
+        if self.taken.refuse(write) {
+            return Written::Guarded;
+        }
         write.stamp(at);
         let id = write.row_id();
         let old = self.rows.get(&id);
@@ -142,6 +148,7 @@ impl Table {
         let mut intent = (*write.intent).clone();
         (intent.replay_count, intent.last_seen_at) = counted.unwrap_or_default();
         self.rows.insert(id, Stored { intent, version });
+        self.taken.keep(write, at);
         if let Some(due_at) = write.look_at() {
             self.put(write, due_at);
         }
@@ -361,6 +368,27 @@ impl Table {
                 && tool.is_none_or(|it| it == intent.tool)
         });
         (waiting.count() as u64).min(WAITING_MAX)
+    }
+
+    pub(crate) fn slots_held(&self, run: Uuid) -> u64 {
+        self.taken.slots_held(run)
+    }
+
+    pub(crate) fn look_alikes(&self, subject: Uuid, since: Timestamp) -> Vec<LookAlike> {
+        let rows = self.taken.under(subject, since).into_iter();
+        rows.filter_map(|id| self.rows.get(&id))
+            .map(|Stored { intent, .. }| LookAlike {
+                key: intent.key,
+                state: intent.state,
+                run_id: intent.run_id.clone(),
+                created_at: intent.created_at,
+            })
+            .collect()
+    }
+
+    pub(crate) fn forget_look_alikes(&mut self, rows_max: usize) -> usize {
+        let now = self.now();
+        self.taken.forget(now, rows_max)
     }
 
     pub(crate) fn release(&mut self, releases: &[Release]) {

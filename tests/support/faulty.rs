@@ -17,6 +17,7 @@ use intent_ledger::{
         Cursor, Diagnosis, Filter, Found, OrphanFact, Reference, RowKey, Store, StoreError, Stored,
         StoredPolicies, StoredPolicy, Touch, Version, Write, Written,
         agenda::{Agenda, Entry, Release, ToolKey},
+        guards::{Guarded, LookAlike},
     },
 };
 use tokio::{sync::watch, task::JoinHandle};
@@ -398,6 +399,28 @@ impl Agenda for FaultyStore {
     async fn release(&self, releases: &[Release]) -> Result<(), StoreError> {
         self.up()?;
         self.inner.release(releases).await
+    }
+}
+
+#[async_trait]
+impl Guarded for FaultyStore {
+    async fn slots_held(&self, run: Uuid) -> Result<u64, StoreError> {
+        self.up()?;
+        self.inner.slots_held(run).await
+    }
+
+    async fn look_alikes(
+        &self,
+        subject: Uuid,
+        since: Timestamp,
+    ) -> Result<Vec<LookAlike>, StoreError> {
+        self.up()?;
+        self.inner.look_alikes(subject, since).await
+    }
+
+    async fn forget_look_alikes(&self, rows_max: usize) -> Result<usize, StoreError> {
+        self.up()?;
+        self.inner.forget_look_alikes(rows_max).await
     }
 }
 

@@ -194,7 +194,7 @@ impl Agenda for PostgresStore {
 impl PostgresStore {
     /// As `query`, and again where others' transactions threw it out: several servers look through the same
     /// batches and meet the same entries.
-    async fn query_again(
+    pub(super) async fn query_again(
         &self,
         statement: &str,
         parameters: &[super::Parameter<'_>],
