@@ -11,6 +11,9 @@ CREATE TABLE run_slots (
     PRIMARY KEY (id, intent)
 );
 
+-- For whoever forgets an intent.
+CREATE INDEX run_slots_by_intent ON run_slots (intent);
+
 -- Under which subject an intent was begun; nothing of the subject itself.
 CREATE TABLE look_alikes (
     -- A hash of namespace, tool and the subject's values.
@@ -40,3 +43,7 @@ CREATE TYPE intent_guard AS (
     -- When somebody must look at a new row that was not granted.
     due_at timestamptz
 );
+
+-- Proposals run out by themselves: nobody is asked about them, so they wait behind nothing that is.
+ALTER TABLE open_intents ADD COLUMN proposal boolean NOT NULL DEFAULT false;
+CREATE INDEX open_proposals_by_due ON open_intents (due_at) WHERE proposal;

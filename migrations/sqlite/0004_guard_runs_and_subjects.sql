@@ -8,6 +8,9 @@ CREATE TABLE run_slots (
     PRIMARY KEY (id, intent)
 ) WITHOUT ROWID;
 
+-- For whoever forgets an intent.
+CREATE INDEX run_slots_by_intent ON run_slots (intent);
+
 -- Under which subject an intent was begun; nothing of the subject itself.
 CREATE TABLE look_alikes (
     -- A hash of namespace, tool and the subject's values.
@@ -20,3 +23,7 @@ CREATE TABLE look_alikes (
 ) WITHOUT ROWID;
 
 CREATE INDEX look_alikes_by_expiry ON look_alikes (expires_at);
+
+-- Proposals run out by themselves: nobody is asked about them, so they wait behind nothing that is.
+ALTER TABLE open_intents ADD COLUMN proposal integer NOT NULL DEFAULT 0;
+CREATE INDEX open_proposals_by_due ON open_intents (due_at) WHERE proposal = 1;

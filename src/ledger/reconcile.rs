@@ -79,7 +79,17 @@ impl Ledger {
         Ok(entries)
     }
 
-    /// Looks at what these entries of one tool are about, as far as nobody else is at them.
+    /// The proposals whose time is over, of one namespace and tool or of all; at most `rows_max` entries.
+    pub async fn due_proposals(
+        &self,
+        namespace: Option<&str>,
+        tool: Option<&str>,
+        rows_max: usize,
+    ) -> Result<Vec<Entry>, LedgerError> {
+        Ok(self.store.due_proposals(namespace, tool, rows_max).await?)
+    }
+
+    /// Looks at what these entries of one tool, or proposals of any, are about, as far as nobody else is at them.
     pub async fn look_at_entries(
         &self,
         entries: Vec<Entry>,

@@ -15,6 +15,9 @@ use crate::{
     store::agenda::ToolKey,
 };
 
+/// Proposals that are looked at at once.
+const PROPOSALS_MAX: usize = 64;
+
 /// The most that a dry run shows of one tool.
 const DRY_RUN_ROWS_MAX: usize = 10_000;
 
@@ -135,14 +138,52 @@ impl Reconciler {
         self.ledger.gather().await?;
         self.ledger.forget_look_alikes().await?;
         let budget = Budget::new(request.limit);
+        let expired = self.expire_proposals(request, &budget, Some(&tell)).await?;
         let lanes = self.lanes(request).await?;
         let swept = lanes.into_iter().map(|lane| self.run_lane(lane, &budget, Some(&tell)));
         // One lane's error ends none of the others.
         let swept: Vec<Totals> = join_all(swept).await.into_iter().collect::<Result<_, _>>()?;
-        let mut all = Totals::default();
+        let mut all = expired;
         swept.iter().for_each(|totals| all.add(totals));
         all.limit_reached = budget.reached.into_inner();
         Ok(all)
+    }
+
+    /// Lets proposals run out that nobody has decided on. They wait behind no downstream: nobody is asked
+    /// about them.
+    pub(super) async fn expire_proposals(
+        &self,
+        request: &SweepRequest,
+        budget: &Budget,
+        tell: Option<&mpsc::Sender<Looked>>,
+    ) -> Result<Totals, LedgerError> {
+        let mut totals = Totals::default();
+        let (namespace, tool) = (request.namespace.as_deref(), request.tool.as_deref());
+        let scope = Scope { due_by: None, dry_run: request.dry_run };
+        let rows = if request.dry_run { DRY_RUN_ROWS_MAX } else { PROPOSALS_MAX };
+        while !self.stopping.is_cancelled() {
+            let mut entries = self.ledger.due_proposals(namespace, tool, rows).await?;
+            let found = entries.len();
+            entries.truncate(budget.take(found));
+            if entries.len() < found {
+                budget.reached.store(true, Ordering::SeqCst);
+            }
+            let wanted = entries.len();
+            let looked = self.ledger.look_at_entries(entries, &scope).await?;
+            budget.give_back(wanted - looked.len());
+            for looked in looked {
+                totals.count(&looked);
+                if let Some(tell) = tell
+                    && tell.send(looked).await.is_err()
+                {
+                    return Ok(totals);
+                }
+            }
+            if found < rows || wanted < found || request.dry_run {
+                break;
+            }
+        }
+        Ok(totals)
     }
 
     /// Looks at what is due of the lane's tools, in turn, until nothing is, or the budget is used up,

@@ -145,6 +145,15 @@ impl Agenda for Observed {
         self.0.due(tool, rows_max).await
     }
 
+    async fn due_proposals(
+        &self,
+        namespace: Option<&str>,
+        tool: Option<&str>,
+        rows_max: usize,
+    ) -> Result<Vec<Entry>, StoreError> {
+        self.0.due_proposals(namespace, tool, rows_max).await
+    }
+
     async fn entry(&self, id: Uuid) -> Result<(Timestamp, Option<Entry>), StoreError> {
         self.0.entry(id).await
     }

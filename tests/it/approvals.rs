@@ -392,6 +392,30 @@ on_both_stores! {
         server.stop().await;
     }
 
+    /// An endpoint that answers nothing for hours holds up no proposal of its tool.
+    async fn a_proposal_runs_out_whatever_ails_the_downstream(kind) {
+        let policy = format!(
+            "{POLICY}[tools.wire]\nidentity = [\"/order\"]\n\
+             approval = {{ when = \"args.big\", expires = \"1h\" }}\n\
+             [tools.wire.downstream.status]\ngrpc.target = \"http://127.0.0.1:9\"\nvisibility = \"1m\"\n"
+        );
+        let server = TestServer::with_policy(kind, &policy).await;
+        let agent = &server.agent;
+        let wire = |n: usize, big: bool| keyed("wire", "", &format!(r#"{{"order":"{n}","big":{big}}}"#));
+        for n in 0..30 {
+            expect(agent, wire(n, false), Decision::Execute, Reason::New).await;
+        }
+        let key = proposed(agent, wire(30, true)).await;
+        server.store.age(Duration::from_secs(600)).await;
+        let told = pass(agent, ReconcileRequest::default()).await;
+        assert!(told.iter().filter(|it| it.verdict() == Verdict::Unreachable).count() >= 10, "{told:?}");
+        server.store.age(HOUR).await;
+        let told = pass(agent, ReconcileRequest::default()).await;
+        let expired = told.iter().find(|it| it.key == key).expect("it is not held up");
+        assert_eq!(expired.verdict(), Verdict::Expired);
+        server.stop().await;
+    }
+
     /// Unswept, a late decision and the next Begin both find out by themselves.
     async fn a_proposal_runs_out_without_a_sweep(kind) {
         let server = TestServer::with_policy(kind, POLICY).await;

@@ -317,7 +317,7 @@ async fn every_unique_index_has_the_distribution_column_and_no_table_has_a_trigg
 }
 
 /// The operations of the traits, which [`every_statement`] all asks for.
-const OPERATIONS: [&str; 26] = [
+const OPERATIONS: [&str; 27] = [
     "now",
     "write",
     "find",
@@ -337,6 +337,7 @@ const OPERATIONS: [&str; 26] = [
     "gather",
     "due_tools",
     "due",
+    "due_proposals",
     "entry",
     "claim",
     "waiting_for_people",
@@ -428,6 +429,7 @@ async fn every_statement() -> BTreeSet<String> {
     store.gather(10).await.unwrap();
     store.due_tools(None).await.unwrap();
     store.due(&tool, 10).await.unwrap();
+    store.due_proposals(None, None, 10).await.unwrap();
     let (now, entry) = store.entry(ids::random()).await.unwrap();
     assert_eq!(entry, None);
     let entry = Entry {

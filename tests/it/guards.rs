@@ -12,8 +12,8 @@ use intent_ledger::{
     },
     ids,
     store::{
-        LOCK_WAIT, RowKey, Store, Stored, Write, Written,
-        agenda::ToolKey,
+        LOCK_WAIT, RowKey, Store, StoreError, Stored, Write, Written,
+        agenda::{Entry, ToolKey},
         guards::{Subject, run_of},
     },
 };
@@ -206,13 +206,33 @@ on_every_store! {
             .into();
         assert_eq!(done(&write(&store, &batch).await), [true; 3]);
         let tool = ToolKey { namespace: "n".into(), tool: "charge".into() };
-        let (_, due) = store.due(&tool, 10).await.unwrap();
-        assert_eq!(due.iter().map(|entry| entry.id).collect::<Vec<Uuid>>(), [over.id()]);
+        let ids = |due: &[Entry]| due.iter().map(|entry| entry.id).collect::<Vec<Uuid>>();
+        let due = store.due_proposals(None, None, 10).await.unwrap();
+        assert_eq!(ids(&due), [over.id()]);
+        // Of this tenant and tool, and of no other; and never behind what is asked about.
+        for (namespace, name, found) in
+            [(Some("n"), Some("charge"), 1), (Some("m"), None, 0), (None, Some("mail"), 0)]
+        {
+            assert_eq!(store.due_proposals(namespace, name, 10).await.unwrap().len(), found);
+        }
+        assert!(store.due(&tool, 10).await.unwrap().1.is_empty());
+        assert!(store.due_tools(None).await.unwrap().is_empty());
         let entry = store.entry(open.id()).await.unwrap().1.unwrap();
         assert_eq!(entry.due_at, open.first_look_at().unwrap());
         assert_eq!(store.entry(started_in("n", "granted").id()).await.unwrap().1, None);
         let read = find(&store, &open).await.unwrap();
-        assert_eq!((read.intent.approval, read.intent.state), (open.approval, open.state));
+        assert_eq!((&read.intent.approval, read.intent.state), (&open.approval, open.state));
+        // Decided and begun, it is like any other grant; proposed anew, it is a proposal again.
+        let read = find(&store, &over).await.unwrap();
+        let begun = Intent { state: State::Unknown, ..read.intent.clone() };
+        let change = Write::replace(&read, begun, Vec::new(), None);
+        assert_eq!(done(&write(&store, &[change]).await), [true]);
+        assert!(store.due_proposals(None, None, 10).await.unwrap().is_empty());
+        assert_eq!(ids(&store.due(&tool, 10).await.unwrap().1), [over.id()]);
+        let again = find(&store, &over).await.unwrap();
+        let change = Write::replace(&again, read.intent, Vec::new(), None);
+        assert_eq!(done(&write(&store, &[change]).await), [true]);
+        assert_eq!(ids(&store.due_proposals(None, None, 10).await.unwrap()), [over.id()]);
     }
 }
 
@@ -220,34 +240,38 @@ mod races {
     use super::*;
 
     on_both_stores! {
-    /// Two servers' worth of writers, each with batches of its own: as many as there are slots, whoever comes first.
+        /// Two servers' worth of writers, each with batches of its own, over and over: a single run would mostly be
+        /// used up before the others come.
         async fn as_many_get_a_slot_as_there_are_whoever_asks(kind) {
             let test = TestStore::new(kind).await;
             let stores = [test.open().await, test.open().await];
-            let mut writers = JoinSet::new();
-            for writer in 0..16_usize {
-                let store = Arc::clone(&stores[writer % 2]);
-                writers.spawn(async move {
-                    let mut won = 0;
-                    for round in 0..5 {
-                        let batch: Vec<Write> =
-                            (0..4).map(|n| limited(&format!("{writer}-{round}-{n}"), 7)).collect();
+            for round in 0..30 {
+                let mut writers = JoinSet::new();
+                for writer in 0..6_usize {
+                    let store = Arc::clone(&stores[writer % 2]);
+                    writers.spawn(async move {
+                        let one = |n| {
+                            let key = format!("{round}-{writer}-{n}");
+                            let intent = Intent { run_id: format!("{round}"), ..granted(&key) };
+                            Write::insert(intent, Vec::new(), false).limited_to(Some(5))
+                        };
+                        let batch: Vec<Write> = (0..3).map(one).collect();
                         // Who waits too long for the lock is told so; a ledger would try again.
                         let written = loop {
                             match store.write(&batch, LOCK_WAIT).await {
                                 Ok(written) => break written,
-                                Err(error) => assert!(error.to_string().contains("wait"), "{error:?}"),
+                                Err(StoreError::Locked(_)) => {}
+                                Err(error) => panic!("{error:?}"),
                             }
                         };
-                        won += done(&written).into_iter().filter(|done| *done).count();
-                    }
-                    won
-                });
+                        done(&written).into_iter().filter(|done| *done).count()
+                    });
+                }
+                let won: usize = writers.join_all().await.into_iter().sum();
+                assert_eq!(won, 5, "round {round}");
+                let run = run_of(&Intent { run_id: format!("{round}"), ..granted("any") });
+                assert_eq!(stores[0].slots_held(run).await.unwrap(), 5);
             }
-            let won: usize = writers.join_all().await.into_iter().sum();
-            assert_eq!(won, 7);
-            let run = run_of(&granted("any"));
-            assert_eq!(stores[0].slots_held(run).await.unwrap(), 7);
         }
 
         async fn two_who_must_be_alone_do_not_both_pass(kind) {

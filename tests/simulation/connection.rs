@@ -302,6 +302,15 @@ impl Agenda for Connection {
         self.read(|table| table.due(tool, rows_max)).await
     }
 
+    async fn due_proposals(
+        &self,
+        namespace: Option<&str>,
+        tool: Option<&str>,
+        rows_max: usize,
+    ) -> Result<Vec<Entry>, StoreError> {
+        self.read(|table| table.due_proposals(namespace, tool, rows_max)).await
+    }
+
     async fn entry(&self, id: Uuid) -> Result<(Timestamp, Option<Entry>), StoreError> {
         self.read(|table| table.entry(id)).await
     }

@@ -2,7 +2,11 @@
 //!
 //! Nothing goes wrong here; that is the business of the connections to it.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use intent_ledger::{
     domain::{
@@ -33,6 +37,8 @@ pub(crate) struct Table {
     orphans: BTreeMap<(Uuid, String), Vec<Event>>,
     policies: StoredPolicies,
     entries: BTreeMap<Uuid, Entry>,
+    /// Those of them that are proposals.
+    proposals: BTreeSet<Uuid>,
     /// Grants that are looked through once the first of their leases is over.
     batches: BTreeMap<(Timestamp, u64), Vec<Uuid>>,
     writes: u64,
@@ -55,6 +61,7 @@ impl Table {
             orphans: BTreeMap::new(),
             policies: StoredPolicies::default(),
             entries: BTreeMap::new(),
+            proposals: BTreeSet::new(),
             batches: BTreeMap::new(),
             writes: 0,
             taken: Taken::default(),
@@ -165,6 +172,11 @@ impl Table {
             return;
         }
         let version = self.entries.get(&write.row_id()).map_or(1, |entry| entry.version + 1);
+        if write.intent.state == State::AwaitingApproval {
+            self.proposals.insert(write.row_id());
+        } else {
+            self.proposals.remove(&write.row_id());
+        }
         self.insert_entry(write.row_id(), &write.intent.clone(), due_at, version);
     }
 
@@ -322,7 +334,9 @@ impl Table {
     pub(crate) fn due_tools(&mut self, namespace: Option<&str>) -> Vec<ToolKey> {
         let now = self.now();
         let due = self.entries.values().filter(|entry| {
-            entry.due_at <= now && namespace.is_none_or(|it| it == entry.namespace)
+            entry.due_at <= now
+                && !self.proposals.contains(&entry.id)
+                && namespace.is_none_or(|it| it == entry.namespace)
         });
         let tools =
             due.map(|it| ToolKey { namespace: it.namespace.clone(), tool: it.tool.clone() });
@@ -332,12 +346,32 @@ impl Table {
     pub(crate) fn due(&mut self, tool: &ToolKey, rows_max: usize) -> (Timestamp, Vec<Entry>) {
         let now = self.now();
         let due = self.entries.values().filter(|entry| {
-            entry.due_at <= now && (&entry.namespace, &entry.tool) == (&tool.namespace, &tool.tool)
+            entry.due_at <= now
+                && !self.proposals.contains(&entry.id)
+                && (&entry.namespace, &entry.tool) == (&tool.namespace, &tool.tool)
         });
         let mut due: Vec<Entry> = due.cloned().collect();
         due.sort_by_key(|entry| (entry.due_at, entry.id));
         due.truncate(rows_max);
         (now, due)
+    }
+
+    pub(crate) fn due_proposals(
+        &mut self,
+        namespace: Option<&str>,
+        tool: Option<&str>,
+        rows_max: usize,
+    ) -> Vec<Entry> {
+        let now = self.now();
+        let due = self.proposals.iter().filter_map(|id| self.entries.get(id)).filter(|entry| {
+            entry.due_at <= now
+                && namespace.is_none_or(|it| it == entry.namespace)
+                && tool.is_none_or(|it| it == entry.tool)
+        });
+        let mut due: Vec<Entry> = due.cloned().collect();
+        due.sort_by_key(|entry| (entry.due_at, entry.id));
+        due.truncate(rows_max);
+        due
     }
 
     pub(crate) fn entry(&mut self, id: Uuid) -> (Timestamp, Option<Entry>) {

@@ -377,6 +377,16 @@ impl Agenda for FaultyStore {
         self.inner.due(tool, rows_max).await
     }
 
+    async fn due_proposals(
+        &self,
+        namespace: Option<&str>,
+        tool: Option<&str>,
+        rows_max: usize,
+    ) -> Result<Vec<Entry>, StoreError> {
+        self.up()?;
+        self.inner.due_proposals(namespace, tool, rows_max).await
+    }
+
     async fn entry(&self, id: Uuid) -> Result<(Timestamp, Option<Entry>), StoreError> {
         self.up()?;
         self.inner.entry(id).await

@@ -77,8 +77,8 @@ pub(super) const KEEP: &str = "held AS (
 
 /// New rows that nobody was granted, to be looked at when they run out.
 pub(super) const PUT_PROPOSALS: &str = "proposed AS (
-            INSERT INTO open_intents (id, namespace, tool, due_at)
-            SELECT n.id, n.namespace, n.tool, g.due_at
+            INSERT INTO open_intents (id, namespace, tool, due_at, proposal)
+            SELECT n.id, n.namespace, n.tool, g.due_at, true
             FROM g JOIN written USING (id) JOIN n USING (id) WHERE g.due_at IS NOT NULL ORDER BY n.id
             ON CONFLICT (id) DO NOTHING)";
 

@@ -5,7 +5,13 @@ use std::time::Duration;
 use tokio_postgres::types::Type;
 
 use super::{guards, parameters::NEW};
-use crate::store::columns::{COLUMNS, Kind, Part, names};
+use crate::{
+    domain::intent::State,
+    store::{
+        codes::state_to_code,
+        columns::{COLUMNS, Kind, Part, names},
+    },
+};
 
 /// `store.intent.begin`: what a write's transaction starts with, where its session is lent by a
 /// pooler or its bound on lock waits is not the session's.
@@ -130,7 +136,7 @@ pub(super) fn write(shape: Shape) -> String {
     if shape.changed {
         parts.push(source("c", "changed_intent", &mut parameters));
         parts.push(replace(shape.guards));
-        parts.push(PUT_ON_AGENDA.to_owned());
+        parts.push(put_on_agenda());
         written.push("SELECT id FROM replaced");
     }
     if written.is_empty() {
@@ -244,7 +250,7 @@ fn replace(guarded: bool) -> String {
             FROM c, clock, policy
             WHERE i.id = c.id AND i.version = c.expected
               AND (c.policy IS NULL OR c.policy = policy.version){}
-            RETURNING i.id, i.namespace, i.tool, c.due_at)",
+            RETURNING i.id, i.namespace, i.tool, i.state, c.due_at)",
         unblocked(guarded, "c")
     )
 }
@@ -255,12 +261,19 @@ const REMEMBER_GRANTS: &str = "granted AS (
             SELECT (array_agg(id))[1], min(lease_expires_at), array_agg(id)
             FROM inserted WHERE lease_expires_at IS NOT NULL HAVING count(*) > 0)";
 
-/// What an unusual change leaves unsettled.
-const PUT_ON_AGENDA: &str = "put AS (
-            INSERT INTO open_intents (id, namespace, tool, due_at)
-            SELECT id, namespace, tool, due_at FROM replaced WHERE due_at IS NOT NULL ORDER BY id
+/// What an unusual change leaves open: unsettled, or proposed anew.
+fn put_on_agenda() -> String {
+    let proposed = state_to_code(State::AwaitingApproval);
+    format!(
+        "put AS (
+            INSERT INTO open_intents (id, namespace, tool, due_at, proposal)
+            SELECT id, namespace, tool, due_at, state = {proposed}
+            FROM replaced WHERE due_at IS NOT NULL ORDER BY id
             ON CONFLICT (id) DO UPDATE SET due_at = excluded.due_at, probes = 0, asked_at = NULL,
-                claimed_until = NULL, version = open_intents.version + 1)";
+                claimed_until = NULL, proposal = excluded.proposal,
+                version = open_intents.version + 1)"
+    )
+}
 
 fn join<T>(items: &[T], text: impl FnMut(&T) -> String) -> String {
     items.iter().map(text).collect::<Vec<_>>().join(", ")
