@@ -55,6 +55,10 @@ pub(super) struct ExplainFlags {
     #[command(flatten)]
     identity: IdentityFlags,
 
+    /// A label of the call, which an approval may depend on; as often as needed
+    #[arg(long, value_name = "NAME=VALUE", value_parser = input::pair)]
+    label: Vec<(String, String)>,
+
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -156,6 +160,7 @@ pub(super) fn run(flags: &ExplainFlags) -> anyhow::Result<u8> {
         step_id: &flags.identity.step,
         idempotency_key: &flags.identity.idempotency_key,
         business_ids: &input::map("--business-id", &flags.identity.business_id)?,
+        labels: &input::map("--label", &flags.label)?,
         arguments_json: &arguments_json,
     };
     let explained = match explain(&policy, &sample) {

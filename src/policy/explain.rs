@@ -34,6 +34,8 @@ pub struct Sample<'a> {
     pub idempotency_key: &'a str,
     /// What the action is about, by name.
     pub business_ids: &'a BTreeMap<String, String>,
+    /// The caller's labels.
+    pub labels: &'a BTreeMap<String, String>,
     /// The arguments as JSON text; empty means `{}`.
     pub arguments_json: &'a str,
 }
@@ -126,7 +128,7 @@ pub fn explain(policy: &Policy, sample: &Sample<'_>) -> Result<Explanation, Expl
         arguments_json: text,
         tool: sample.tool,
         run_id: sample.run_id,
-        labels: &BTreeMap::new(),
+        labels: sample.labels,
     };
     let need = policy.approval_need(sample.namespace, &asked_about);
     let approval_when = policy.approval_when(sample.namespace, sample.tool).map(str::to_owned);
@@ -229,7 +231,7 @@ fn begin_call(sample: &Sample<'_>, arguments_json: &str) -> BeginCall {
         caller: String::new(),
         tool_call_id: String::new(),
         lease: None,
-        labels: BTreeMap::new(),
+        labels: sample.labels.clone(),
         arguments_json: arguments_json.to_owned(),
     }
 }
@@ -249,6 +251,7 @@ mod tests {
         step_id: "",
         idempotency_key: "",
         business_ids: NO_IDS,
+        labels: NO_IDS,
         arguments_json: r#"{"order_id":8812,"template":"paid","to":" A@B.example","body":"Dear"}"#,
     };
 
