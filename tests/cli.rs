@@ -75,15 +75,22 @@ struct Server {
 
 impl Server {
     fn start() -> Self {
+        Self::with_policy("")
+    }
+
+    fn with_policy(policy: &str) -> Self {
         let dir = TempDir::new().expect("a directory");
         let store = format!("sqlite:{}", dir.path().join("ledger.db").display());
         let arguments =
             ["serve", "--store", &store, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"];
-        let mut child = binary(&arguments)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the binary runs");
+        let mut command = binary(&arguments);
+        if !policy.is_empty() {
+            let path = dir.path().join("policy.toml");
+            fs::write(&path, policy).expect("a file");
+            command.arg("--policy").arg(path);
+        }
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the binary runs");
         let mut ready = String::new();
         BufReader::new(child.stdout.take().expect("a pipe"))
             .read_line(&mut ready)
@@ -348,6 +355,60 @@ fn the_cron_job_ends_1_while_something_needs_a_person() {
 }
 
 #[test]
+fn a_person_decides_on_what_was_looked_at() {
+    let server = Server::with_policy(
+        "[tools.refund]\nidentity = [\"/order\"]\nscope = \"namespace\"\n\
+         approval.when = \"args.amount > 100\"\n",
+    );
+    let ask = |order: &str| {
+        let arguments = format!(r#"{{"order":"{order}","amount":400}}"#);
+        let begun = server.json(&["begin", "refund", "--args", &arguments, "--caller", "agent-7"]);
+        (begun["decision"].clone(), text(&begun["intent"]["key"]))
+    };
+    let (decision, key) = ask("a");
+    assert_eq!(decision, "AWAIT_APPROVAL");
+    let waiting = server.json(&["list", "--state", "awaiting_approval"]);
+    assert_eq!(waiting["intents"][0]["key"], key.as_str());
+    let seen = server.json(&["lookup", &key, "--full"]);
+    assert_eq!(seen["intent"]["arguments_json"], r#"{"order":"a","amount":400}"#);
+    let etag = text(&seen["intent"]["etag"]);
+    let because = ["--reason", "the parcel came back"];
+
+    // Nobody can be asked here, so it must be said which version is meant.
+    for more in [&["approve", &key][..], &["deny", &key], &["approve", &key, "--json"]] {
+        let said = server.run(&[more, &because].concat()).exits(64).stderr;
+        assert!(said.contains("--etag or --latest"), "{said}");
+    }
+    let own = ["approve", &key, "--latest", "--actor", "agent-7", "--json"];
+    let own = server.run(&[&own[..], &because].concat()).exits(1).json();
+    assert_eq!(own["error"]["reason"], "PERMISSION_DENIED");
+    let stale = ["approve", &key, "--etag", "stale"];
+    let stale = server.run(&[&stale[..], &because].concat()).exits(1).stderr;
+    assert!(stale.starts_with("intent-ledger: ETAG_MISMATCH: "), "{stale}");
+    let approve = ["approve", &key, "--etag", &etag];
+    let said = server.run(&[&approve[..], &because].concat()).exits(0);
+    assert!(said.stdout.starts_with("state:           APPROVED\n"), "{}", said.stdout);
+    assert!(said.stdout.contains("\nruns out:        20"), "{}", said.stdout);
+    let late = ["deny", &key, "--latest"];
+    let late = server.run(&[&late[..], &because].concat()).exits(1).stderr;
+    assert!(late.contains("ALREADY_DECIDED"), "{late}");
+    assert_eq!(ask("a").0, "EXECUTE");
+
+    // What is decided on is shown to a person first, with its arguments.
+    let (_, key) = ask("b");
+    let said = server.run(&[&["deny", &key, "--latest"][..], &because].concat()).exits(0);
+    assert!(
+        said.stderr.starts_with("to deny:\nstate:           AWAITING_APPROVAL"),
+        "{}",
+        said.stderr
+    );
+    let arguments = r#"arguments:       {"order":"b","amount":400}"#;
+    assert!(said.stderr.contains(arguments), "{}", said.stderr);
+    assert!(said.stdout.contains(" OPERATOR ada the parcel came back\n"), "{}", said.stdout);
+    assert_eq!(ask("b").0, "REFUSE");
+}
+
+#[test]
 fn a_policy_s_mistakes_are_named_with_file_line_and_column() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("policy.toml");
@@ -411,6 +472,24 @@ fn a_sample_call_is_explained_as_the_server_would_answer_it() {
         (&first["status"]["url"], &first["status"]["confirmations"]),
         (&url.into(), &2.into())
     );
+
+    // The gates that it meets.
+    assert!(said.contains("\nin one run:        at most 5\n"), "{said}");
+    assert!(said.contains("\nlook-alikes:       warn: the same /to within 600s\n"), "{said}");
+    let refund = |arguments: &str, words: &str| {
+        let example = example();
+        let command = ["policy", "explain", &example, "refund", "-"];
+        let said = run_with_stdin(&command, arguments.as_bytes()).exits(0).stdout;
+        let line =
+            said.lines().find(|line| line.starts_with("needs a person: ")).expect("it is told");
+        assert!(line.ends_with(words), "{said}");
+        said
+    };
+    refund(r#"{"order_id":8812,"amount":100}"#, " no, since not args.amount > 100");
+    refund(r#"{"order_id":8812}"#, "args.amount > 100 says nothing of it: No such key: amount");
+    let said = refund(r#"{"order_id":8812,"amount":101}"#, " yes, since args.amount > 100");
+    assert!(said.contains(" AWAIT_APPROVAL APPROVAL_REQUIRED\n"), "{said}");
+    assert!(said.contains(" within 259200s, good for 3600s\n"), "{said}");
 
     let said = explain("{}", &["--run", "r-1", "--json"]).exits(1).json();
     assert_eq!(said["error"]["reason"], "IDENTITY_POINTER_EMPTY");

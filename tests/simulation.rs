@@ -23,6 +23,8 @@ mod calendar;
 mod caller;
 #[path = "simulation/connection.rs"]
 mod connection;
+#[path = "simulation/guards.rs"]
+mod guards;
 #[path = "simulation/mutation.rs"]
 mod mutation;
 #[path = "simulation/network.rs"]

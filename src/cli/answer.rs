@@ -77,6 +77,9 @@ fn intent_lines(lines: &mut Lines, it: &v1::Intent) {
     if it.settle_time.is_none() {
         lines.add("lease ends", time(it.lease_expire_time.as_ref()));
     }
+    if matches!(it.state(), v1::IntentState::AwaitingApproval | v1::IntentState::Approved) {
+        lines.add("runs out", time(it.expire_time.as_ref()));
+    }
     lines.add("downstream key", &it.downstream_key);
     lines.add("downstream ref", &it.downstream_ref);
     lines.add("result", result(it));
@@ -95,6 +98,7 @@ fn intent_lines(lines: &mut Lines, it: &v1::Intent) {
     let labels: Vec<String> =
         it.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
     lines.add("labels", labels.join(" "));
+    lines.add("arguments", &it.arguments_json);
     for event in &it.events {
         let kind = json::event_kind(event.kind).unwrap_or_default();
         let before = json::state(event.state_before).unwrap_or_default();

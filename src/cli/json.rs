@@ -101,6 +101,7 @@ impl Serialize for Json<'_, v1::Intent> {
         map.serialize_entry("last_seen_time", &time(it.last_seen_time.as_ref()))?;
         map.serialize_entry("labels", &it.labels)?;
         map.serialize_entry("events", &it.events.iter().map(Json).collect::<Vec<_>>())?;
+        map.serialize_entry("arguments_json", &it.arguments_json)?;
         map.end()
     }
 }

@@ -2,15 +2,19 @@
 //!
 //! - `client`: flags, connection and errors of all that talk to a server
 //! - `identity`, `input`: what people type
+//! - `deciding`: how a person decides on a proposal
 //! - `answer`, `table`, `json`, `output`: what people and programs read
 
 mod answer;
+mod approve;
 mod begin;
 mod client;
 mod complete;
 mod completions;
 mod config;
+mod deciding;
 mod demo;
+mod deny;
 mod doctor;
 mod downstream;
 mod extend;
@@ -68,6 +72,10 @@ enum Command {
     List(Box<list::ListFlags>),
     /// Ask the downstreams about intents that nobody settled
     Reconcile(Box<reconcile::ReconcileFlags>),
+    /// Say yes to an intent that awaits a person
+    Approve(Box<approve::ApproveFlags>),
+    /// Say no to an intent that awaits a person
+    Deny(Box<deny::DenyFlags>),
     /// Settle by a person's word what nothing else can settle
     Resolve(Box<resolve::ResolveFlags>),
     /// Check and explain policy files
@@ -97,6 +105,8 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Lookup(flags) => lookup::run(&flags),
         Command::List(flags) => list::run(&flags),
         Command::Reconcile(flags) => reconcile::run(&flags),
+        Command::Approve(flags) => approve::run(&flags),
+        Command::Deny(flags) => deny::run(&flags),
         Command::Resolve(flags) => resolve::run(&flags),
         Command::Policy(command) => policy::run(&command),
         Command::Migrate(flags) => migrate::run(&flags),

@@ -15,11 +15,12 @@ use crate::{
     domain::{
         attempt::GrantedOn,
         decision::{Decision, ExecuteReason, RefuseReason},
+        look_alike::{LookAlikeAction, LookAlikeRule},
         tool::{Class, StatusRule, ToolPolicy},
     },
     ledger::DEFAULT_NAMESPACE,
     policy::{
-        Policy,
+        Need, Policy,
         explain::{Asked, ExplainError, Explanation, Sample, explain},
         status::{Face, MissingValue},
     },
@@ -54,6 +55,10 @@ pub(super) struct ExplainFlags {
     #[command(flatten)]
     identity: IdentityFlags,
 
+    /// A label of the call, which an approval may depend on; as often as needed
+    #[arg(long, value_name = "NAME=VALUE", value_parser = input::pair)]
+    label: Vec<(String, String)>,
+
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -76,8 +81,32 @@ struct Explained {
     downstream_deduplicates: Option<String>,
     retention: String,
     check_with: Option<String>,
+    approval: Option<ExplainedApproval>,
+    limit_per_run: Option<u32>,
+    halted: bool,
+    look_alike: Option<ExplainedLookAlike>,
     status: Option<ExplainedStatus>,
     warnings: Vec<&'static str>,
+}
+
+/// Whether a person is asked, as it is printed.
+#[derive(Serialize)]
+struct ExplainedApproval {
+    needed: bool,
+    /// The expression; absent where every call needs a person.
+    when: Option<String>,
+    /// Why the expression says nothing of this call.
+    unclear: Option<String>,
+    expires: String,
+    valid_for: String,
+}
+
+/// What is compared, as it is printed.
+#[derive(Serialize)]
+struct ExplainedLookAlike {
+    subject: Vec<String>,
+    window: String,
+    action: &'static str,
 }
 
 /// How the downstream is asked, as it is printed.
@@ -131,6 +160,7 @@ pub(super) fn run(flags: &ExplainFlags) -> anyhow::Result<u8> {
         step_id: &flags.identity.step,
         idempotency_key: &flags.identity.idempotency_key,
         business_ids: &input::map("--business-id", &flags.identity.business_id)?,
+        labels: &input::map("--label", &flags.label)?,
         arguments_json: &arguments_json,
     };
     let explained = match explain(&policy, &sample) {
@@ -155,9 +185,19 @@ fn refuse(reason: &'static str, message: String) -> anyhow::Result<u8> {
 }
 
 fn explained(explanation: Explanation) -> Explained {
-    let Explanation { rule, decision, identity, downstream_key, lease, asked, warnings } =
-        explanation;
+    let Explanation {
+        rule,
+        need,
+        approval_when,
+        decision,
+        identity,
+        downstream_key,
+        lease,
+        asked,
+        warnings,
+    } = explanation;
     let (decision, reason) = words(&decision);
+    let approval = approval(&rule, &need, approval_when);
     Explained {
         decision,
         reason,
@@ -173,8 +213,39 @@ fn explained(explanation: Explanation) -> Explained {
         downstream_deduplicates: rule.downstream.dedup_window.map(seconds),
         retention: seconds(rule.retention),
         check_with: rule.check_with.clone(),
+        approval,
+        limit_per_run: rule.limit_per_run,
+        halted: rule.halted,
+        look_alike: rule.look_alike.as_ref().map(look_alike),
         status: asked.zip(rule.downstream.status).map(|(asked, when)| status(&asked, when, &rule)),
         warnings,
+    }
+}
+
+fn approval(rule: &ToolPolicy, need: &Need, when: Option<String>) -> Option<ExplainedApproval> {
+    let terms = rule.approval?;
+    let unclear = match need {
+        Need::Unclear(why) => Some(why.clone()),
+        Need::NoGate | Need::No | Need::Yes => None,
+    };
+    Some(ExplainedApproval {
+        needed: need.is_there(),
+        when,
+        unclear,
+        expires: seconds(terms.expires),
+        valid_for: seconds(terms.valid_for),
+    })
+}
+
+fn look_alike(rule: &LookAlikeRule) -> ExplainedLookAlike {
+    ExplainedLookAlike {
+        subject: rule.pointers().iter().map(ToString::to_string).collect(),
+        window: seconds(rule.window),
+        action: match rule.action {
+            LookAlikeAction::Warn => "warn",
+            LookAlikeAction::AwaitApproval => "await_approval",
+            LookAlikeAction::Refuse => "refuse",
+        },
     }
 }
 
@@ -222,11 +293,37 @@ fn text(it: &Explained) -> String {
         lines.add("attempts", format!("at most {}", it.max_attempts));
         lines.add("result kept for", &it.retention);
     }
+    gate_lines(it, &mut lines);
     if let Some(status) = &it.status {
         status_lines(status, &mut lines);
     }
     lines.add("warnings", it.warnings.join(" "));
     lines.render(Paint::stdout())
+}
+
+fn gate_lines(it: &Explained, lines: &mut Lines) {
+    if let Some(approval) = &it.approval {
+        let needed = if approval.needed { "yes" } else { "no" };
+        let why = match (&approval.when, &approval.unclear) {
+            (Some(when), Some(unclear)) => format!(", since {when} says nothing of it: {unclear}"),
+            (Some(when), None) if approval.needed => format!(", since {when}"),
+            (Some(when), None) => format!(", since not {when}"),
+            (None, _) => ", as every call of the tool".to_owned(),
+        };
+        lines.add("needs a person", format!("{needed}{why}"));
+        let terms = format!("within {}, good for {}", approval.expires, approval.valid_for);
+        lines.add("decided", terms);
+    }
+    if let Some(limit) = it.limit_per_run {
+        lines.add("in one run", format!("at most {limit}"));
+    }
+    if it.halted {
+        lines.add("halted", "yes: nothing is granted");
+    }
+    if let Some(alike) = &it.look_alike {
+        let (subject, window, action) = (alike.subject.join(" "), &alike.window, alike.action);
+        lines.add("look-alikes", format!("{action}: the same {subject} within {window}"));
+    }
 }
 
 fn status_lines(it: &ExplainedStatus, lines: &mut Lines) {
@@ -263,6 +360,7 @@ fn words(decision: &Decision) -> (&'static str, Option<&'static str>) {
         Decision::AwaitApproval { .. } => ("AWAIT_APPROVAL", Some("APPROVAL_REQUIRED")),
         Decision::WeakKey => ("INVALID_ARGUMENT", Some("WEAK_KEY")),
         Decision::BusinessIdRequired { .. } => ("INVALID_ARGUMENT", Some("BUSINESS_ID_REQUIRED")),
+        Decision::RunRequired => ("INVALID_ARGUMENT", Some("RUN_REQUIRED")),
         Decision::Refuse { reason } => ("REFUSE", Some(refused(*reason))),
         // These are about a row, and there is none.
         Decision::Execute { .. } => ("EXECUTE", None),

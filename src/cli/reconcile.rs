@@ -152,6 +152,9 @@ fn totals_line(totals: &v1::ReconcileTotals) -> String {
         totals.unchanged_count,
         totals.unreachable_count,
     );
+    if totals.expired_count > 0 {
+        line += &format!("{} ran out undecided\n", totals.expired_count);
+    }
     if totals.limit_reached {
         line += "the limit was reached; there may be more: run it again, or raise --limit\n";
     }
@@ -189,6 +192,7 @@ impl Serialize for Told {
             let by_namespace: BTreeMap<_, _> = totals.attention_waiting_counts.iter().collect();
             map.serialize_entry("attention_waiting_counts", &by_namespace)?;
             map.serialize_entry("failed_look_count", &totals.failed_look_count)?;
+            map.serialize_entry("expired_count", &totals.expired_count)?;
             return map.end();
         }
         map.serialize_entry("namespace", &it.namespace)?;

@@ -13,7 +13,8 @@ pub struct Approval {
     pub proposed_at: Timestamp,
     /// When an undecided proposal runs out.
     pub expires_at: Timestamp,
-    /// The arguments that the approver sees and that will be executed, as they were sent.
+    /// The arguments that the approver sees and that will be executed, as they were sent; kept until
+    /// the effect has happened, since a retry and a reopened proposal need them.
     pub arguments_json: String,
     /// Who proposed it; never the approver.
     pub proposer: String,
@@ -66,6 +67,14 @@ impl Approval {
         }
     }
 
+    /// Whether this person made the proposal.
+    ///
+    /// Names stand in for credentials, so case and outer blanks make no other person.
+    pub fn is_own(&self, actor: &str) -> bool {
+        let (proposer, actor) = (self.proposer.trim(), actor.trim());
+        !proposer.is_empty() && proposer.eq_ignore_ascii_case(actor)
+    }
+
     /// Whether nobody decided in time.
     pub fn ran_out(&self, now: Timestamp) -> bool {
         match &self.verdict {
@@ -75,11 +84,16 @@ impl Approval {
         }
     }
 
+    /// Until when a person's yes is good; `None` where nobody has said yes.
+    pub fn valid_until(&self) -> Option<Timestamp> {
+        match &self.verdict {
+            Verdict::Approved { valid_until, .. } => Some(*valid_until),
+            Verdict::Pending | Verdict::Denied { .. } | Verdict::Expired => None,
+        }
+    }
+
     /// Whether a person's yes is good at `now`.
     pub fn is_valid(&self, now: Timestamp) -> bool {
-        match &self.verdict {
-            Verdict::Approved { valid_until, .. } => now < *valid_until,
-            Verdict::Pending | Verdict::Denied { .. } | Verdict::Expired => false,
-        }
+        self.valid_until().is_some_and(|until| now < until)
     }
 }

@@ -14,7 +14,8 @@ use super::{
     event::Event,
     fingerprint::Fingerprinted,
     identity::{Key, KeyBasis},
-    intent::{Intent, RecipeVersion, State, TransitionError},
+    intent::{Intent, RecipeVersion, RunSlot, State, TransitionError},
+    look_alike::LookAlikeAction,
     time::Timestamp,
     tool::{Class, ToolPolicy},
     verdict::is_due,
@@ -78,12 +79,10 @@ pub struct Facts {
     pub now: Timestamp,
     /// Whether the downstream has just been asked for this Begin.
     pub probed: bool,
-    /// Whether the tool's switch is off.
-    pub halted: bool,
-    /// Whether the run still has a slot for this intent.
+    /// Whether the run has a slot left, for an intent that holds none.
     pub slot_free: bool,
-    /// What a look-alike found in its window leads to.
-    pub look_alike: LookAlike,
+    /// Other intents that look the same, begun within the tool's window.
+    pub similar: Vec<Key>,
     /// Whether the policy's expression asks for a person.
     pub approval_required: bool,
     /// Reports that came for this key before it was ever begun.
@@ -96,24 +95,12 @@ impl Facts {
         Self {
             now,
             probed: false,
-            halted: false,
             slot_free: true,
-            look_alike: LookAlike::None,
+            similar: Vec::new(),
             approval_required: false,
             orphans: Vec::new(),
         }
     }
-}
-
-/// What a look-alike in its window leads to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LookAlike {
-    /// There is none, or the policy only warns.
-    None,
-    /// A person must decide.
-    AwaitApproval,
-    /// The call is refused.
-    Refuse,
 }
 
 /// Why the right to execute is given.
@@ -204,6 +191,8 @@ pub enum Decision {
         /// Its name.
         name: String,
     },
+    /// The tool's limit counts for a run, and the call names none.
+    RunRequired,
     /// Execute; the tool needs no record.
     NotRecorded,
 }
@@ -251,7 +240,7 @@ pub fn should_look_first(
 
 /// Decides a Begin of a tool whose calls leave no record and need no key.
 pub fn decide_unrecorded(policy: &ToolPolicy, facts: &Facts) -> Decision {
-    gates(policy, facts).unwrap_or(Decision::NotRecorded)
+    gates(policy, facts, false).unwrap_or(Decision::NotRecorded)
 }
 
 fn decide_absent(
@@ -278,26 +267,37 @@ fn decide_absent(
     if let Some(missing) = missing_id(&candidate.kept, policy) {
         return missing;
     }
-    if facts.look_alike == LookAlike::Refuse {
+    let limited = policy.limit_per_run.is_some();
+    if limited && call.run_id.is_empty() {
+        return Decision::RunRequired;
+    }
+    let rule = policy.look_alike.as_ref().filter(|_| !facts.similar.is_empty());
+    let action = rule.map(|rule| rule.action);
+    if action == Some(LookAlikeAction::Refuse) {
         return Decision::Refuse { reason: RefuseReason::LookAlikeLimit };
     }
-    let gated = facts.approval_required || facts.look_alike == LookAlike::AwaitApproval;
+    let looks_alike = action == Some(LookAlikeAction::AwaitApproval);
+    let gated = facts.approval_required || looks_alike;
     if (gated || policy.approval.is_some()) && candidate.basis == KeyBasis::StepArguments {
         return Decision::WeakKey;
     }
     if gated {
         let mut intent = new_intent(call, candidate, State::AwaitingApproval, facts.now);
-        return match propose(&mut intent, call, policy, facts.now) {
-            Some(event) => Decision::AwaitApproval {
-                write: Some(Written { intent: Box::new(intent), events: vec![event] }),
-            },
-            None => Decision::Refuse { reason: RefuseReason::LookAlikeLimit },
-        };
+        let mut event = propose(&mut intent, call, policy, facts.now);
+        if looks_alike {
+            // Whoever decides can then look at the other one.
+            event.note = looks_like(&facts.similar);
+        }
+        let write = Some(Written { intent: Box::new(intent), events: vec![event] });
+        return Decision::AwaitApproval { write };
     }
-    if let Some(refused) = gates(policy, facts) {
+    if let Some(refused) = gates(policy, facts, limited) {
         return refused;
     }
     let mut intent = new_intent(call, candidate, State::Started, facts.now);
+    if limited {
+        intent.slot = RunSlot::Held;
+    }
     let lease_clamped = push_attempt(&mut intent, call, policy, GrantedOn::New, facts.now);
     Decision::Execute {
         reason: ExecuteReason::Granted(GrantedOn::New),
@@ -452,14 +452,20 @@ fn missing_id(kept: &BTreeMap<String, String>, policy: &ToolPolicy) -> Option<De
     Some(Decision::BusinessIdRequired { name: name.clone() })
 }
 
-/// What stands before every EXECUTE but a resent one.
-fn gates(policy: &ToolPolicy, facts: &Facts) -> Option<Decision> {
+fn looks_like(similar: &[Key]) -> String {
+    let keys: Vec<String> = similar.iter().map(Key::to_string).collect();
+    format!("looks like {}", keys.join(" "))
+}
+
+/// What stands before every EXECUTE but a resent one. An intent that holds a slot of its run needs no
+/// second one.
+fn gates(policy: &ToolPolicy, facts: &Facts, needs_slot: bool) -> Option<Decision> {
     let reason = if policy.refuses_tool() {
         // Its rows still replay; a new grant is what the policy forbids.
         RefuseReason::ToolNotListed
-    } else if facts.halted {
+    } else if policy.halted {
         RefuseReason::ToolHalted
-    } else if !facts.slot_free {
+    } else if needs_slot && !facts.slot_free {
         RefuseReason::RunLimit
     } else {
         return None;

@@ -14,6 +14,7 @@ use super::{
     fingerprint::fingerprint,
     identity::{Call, Key, KeyBasis, downstream_digest},
     intent::{Intent, RecipeVersion, ResultBody, State},
+    look_alike::{LookAlikeAction, LookAlikeRule},
     report::{Complete, Extend, Fail, NEVER_GRANTED, Outcome, Refusal, complete, extend, fail},
     review::{Resolution, Reviewer, approve, deny, expire, resolve},
     time::Timestamp,
@@ -64,6 +65,12 @@ pub(crate) fn asking() -> ToolPolicy {
 pub(crate) fn gated() -> ToolPolicy {
     let approval = Some(ApprovalRule { expires: 72 * HOUR, valid_for: HOUR });
     ToolPolicy { approval, ..plain() }
+}
+
+/// The policy, with an action for what looks the same.
+pub(crate) fn looking_alike(policy: ToolPolicy, action: LookAlikeAction) -> ToolPolicy {
+    let rule = LookAlikeRule { subject: Vec::new(), window: 10 * MINUTE, action };
+    ToolPolicy { look_alike: Some(rule), ..policy }
 }
 
 pub(crate) fn attempt_id(number: u128) -> Uuid {
@@ -331,7 +338,7 @@ impl Story {
     /// A look at it, as the reconciler makes it.
     pub(crate) fn look(&mut self) -> Look {
         let led_to = look(self.row(), &self.policy, self.now()).expect("looks are total");
-        if let Look::Person(outcome) = &led_to {
+        if let Look::Person(outcome) | Look::Expired(outcome) = &led_to {
             self.apply((**outcome).clone()).expect("a look is not refused");
         }
         led_to
@@ -352,6 +359,7 @@ fn written(decision: &Decision) -> Option<&super::decision::Written> {
         | Decision::ParametersChanged { .. }
         | Decision::WeakKey
         | Decision::BusinessIdRequired { .. }
+        | Decision::RunRequired
         | Decision::NotRecorded => None,
     }
 }
@@ -390,6 +398,7 @@ pub(crate) fn words(decision: &Decision) -> &'static str {
         Decision::ParametersChanged { .. } => "PARAMETERS_CHANGED",
         Decision::WeakKey => "WEAK_KEY",
         Decision::BusinessIdRequired { .. } => "BUSINESS_ID_REQUIRED",
+        Decision::RunRequired => "RUN_REQUIRED",
         Decision::NotRecorded => "EXECUTE NOT_RECORDED",
     }
 }

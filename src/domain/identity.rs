@@ -365,12 +365,18 @@ fn identity_text(place: &IdentityPointer, arguments: &Json) -> Result<String, Id
         Some(Json::Number(number)) => number.to_string(),
         Some(Json::String(text)) => text.clone(),
     };
-    let text = place.normalize.iter().fold(text, |text, step| step.apply(&text));
+    let text = normalized(place, &text);
     if text.trim().is_empty() {
         return Err(IdentityError::BlankValue { pointer: pointer() });
     }
+    Ok(text)
+}
+
+/// The text as the place compares it.
+pub(super) fn normalized(place: &IdentityPointer, text: &str) -> String {
+    let text = place.normalize.iter().fold(text.to_owned(), |text, step| step.apply(&text));
     // Lower-casing can take a text out of NFC.
-    Ok(nfc(&text).into_owned())
+    nfc(&text).into_owned()
 }
 
 fn check_idempotency_key(key: &str) -> Result<(), IdentityError> {

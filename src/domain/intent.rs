@@ -255,6 +255,18 @@ pub enum HandedOver {
     Taken,
 }
 
+/// Whether an intent counts for the limit of its run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum RunSlot {
+    /// It never held a slot: nothing was granted, or there was no limit then.
+    #[default]
+    None,
+    /// It holds one: its effect may have happened, or may yet.
+    Held,
+    /// It held one, and gave it back because nothing happened.
+    GivenBack,
+}
+
 /// One effect that somebody means to have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Intent {
@@ -297,6 +309,8 @@ pub struct Intent {
     pub attempts_forgiven: u32,
     /// What people were asked and said.
     pub approval: Option<Approval>,
+    /// Whether it counts for the limit of its run.
+    pub slot: RunSlot,
     /// The first result; final.
     pub result: Option<ResultBody>,
     /// Whether the result was removed after its retention.
@@ -366,7 +380,8 @@ impl Intent {
     /// When somebody must first look at what became of it; `None` while that is for nobody but its
     /// caller or a person.
     ///
-    /// At the end of the lease; at once where the caller has said that it does not know.
+    /// At the end of the lease; at once where the caller has said that it does not know; and when a
+    /// proposal that nobody decides runs out.
     pub fn first_look_at(&self) -> Option<Timestamp> {
         if self.waits_for_a_person() {
             return None;
@@ -374,11 +389,8 @@ impl Intent {
         match self.state {
             State::Started => self.current().map(|attempt| attempt.lease_expires_at),
             State::Unknown => Some(self.created_at),
-            State::AwaitingApproval
-            | State::Approved
-            | State::Completed
-            | State::Failed
-            | State::Denied => None,
+            State::AwaitingApproval => self.approval.as_ref().map(|asked| asked.expires_at),
+            State::Approved | State::Completed | State::Failed | State::Denied => None,
         }
     }
 
@@ -482,6 +494,19 @@ impl Intent {
     /// Moves the intent along the state machine.
     pub(super) fn go(&mut self, transition: Transition) -> Result<(), TransitionError> {
         self.state = self.state.after(transition)?;
+        self.slot = match (self.state, self.slot) {
+            // What certainly did not happen counts no more, whoever found that out …
+            (State::Failed, RunSlot::Held) => RunSlot::GivenBack,
+            // … and counts again once it turns out to have happened after all.
+            (State::Completed, RunSlot::GivenBack) => RunSlot::Held,
+            (_, slot) => slot,
+        };
+        if self.state == State::Completed
+            && let Some(approval) = &mut self.approval
+        {
+            // Nobody has to see them any more, and nothing is executed again.
+            approval.arguments_json = String::new();
+        }
         Ok(())
     }
 }

@@ -11,6 +11,7 @@ pub mod event;
 pub mod fingerprint;
 pub mod identity;
 pub mod intent;
+pub mod look_alike;
 pub mod report;
 pub mod retention;
 pub mod review;

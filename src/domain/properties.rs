@@ -9,11 +9,12 @@ use std::{collections::BTreeSet, time::Duration};
 use proptest::prelude::*;
 
 use super::{
+    approval::Verdict,
     attempt::{Failure, Fate, GrantedOn},
     decision::{BeginCall, Decision, ExecuteReason},
     fixtures::*,
     identity::Key,
-    intent::{Intent, State},
+    intent::{Intent, RunSlot, State},
     report::{NEVER_GRANTED, Refusal},
     review::{Resolution, Reviewer},
     time::Timestamp,
@@ -31,6 +32,7 @@ enum Step {
         caller: u8,
         lease: Option<Duration>,
         halted: bool,
+        slot_free: bool,
     },
     Complete {
         attempt: u128,
@@ -95,18 +97,21 @@ fn policies() -> impl Strategy<Value = ToolPolicy> {
         Just(Some(StatusRule { visibility: SECOND, ..STATUS }))
     ];
     let approval = prop::sample::select(vec![None, gated().approval]);
+    let limit = prop::option::of(1..3_u32);
+    let approval = (approval, limit);
     (window, status, approval, prop::bool::weighted(0.2), 1..4_u32, any::<bool>(), any::<bool>())
         .prop_map(
             |(
                 dedup_window,
                 status,
-                approval,
+                (approval, limit_per_run),
                 same_transaction,
                 max_attempts,
                 retry_failed,
                 new_key,
             )| {
-                let mut policy = ToolPolicy { approval, max_attempts, retry_failed, ..plain() };
+                let mut policy =
+                    ToolPolicy { approval, limit_per_run, max_attempts, retry_failed, ..plain() };
                 policy.downstream.dedup_window = dedup_window;
                 policy.downstream.status = status;
                 policy.downstream.same_transaction = same_transaction;
@@ -143,8 +148,10 @@ fn steps() -> impl Strategy<Value = Step> {
     let lease = prop::option::weighted(0.3, spans());
     let codes = prop_oneof![Just("http_422"), Just("http_500"), Just(NEVER_GRANTED)];
     prop_oneof![
-        8 => (attempts.clone(), 1..=2_u8, lease, prop::bool::weighted(0.05))
-            .prop_map(|(attempt, caller, lease, halted)| Step::Begin { attempt, caller, lease, halted }),
+        8 => (attempts.clone(), 1..=2_u8, lease, prop::bool::weighted(0.05), prop::bool::weighted(0.9))
+            .prop_map(|(attempt, caller, lease, halted, slot_free)| {
+                Step::Begin { attempt, caller, lease, halted, slot_free }
+            }),
         2 => (attempts.clone(), prop::option::of(0..2_u8), references())
             .prop_map(|(attempt, result, reference)| Step::Complete { attempt, result, reference }),
         5 => (attempts.clone(), codes, any::<bool>(), references())
@@ -192,8 +199,9 @@ impl History {
                 self.story.policy = (**policy).clone();
                 self.story.facts.approval_required = self.story.policy.approval.is_some();
             }
-            Step::Begin { attempt, caller, lease, halted } => {
-                self.story.facts.halted = *halted;
+            Step::Begin { attempt, caller, lease, halted, slot_free } => {
+                self.story.policy.halted = *halted;
+                self.story.facts.slot_free = *slot_free;
                 self.begin(*attempt, *caller, *lease, before.as_ref());
             }
             _ if before.is_none() => return,
@@ -209,6 +217,11 @@ impl History {
             Step::Expire => self.story = self.story.clone().expired(),
             Step::Review { yes, stale } => {
                 let reviewer = self.reviewer(*stale);
+                if let Some(approval) = &self.story.row().approval {
+                    let own = Reviewer { actor: approval.proposer.clone(), ..reviewer.clone() };
+                    let refused = self.story.clone().decide(true, &own);
+                    assert_eq!(refused, Err(Refusal::OwnProposal));
+                }
                 let _ = self.story.decide(*yes, &reviewer);
             }
             Step::Resolve { resolution, stale } => {
@@ -230,6 +243,13 @@ impl History {
         let Some(before) = self.story.row.clone() else { return };
         let led_to = self.story.look();
         let after = self.story.row().clone();
+        if before.state == State::AwaitingApproval {
+            let asked = before.approval.as_ref().expect("a proposal has its terms");
+            let over = self.story.now() >= asked.expires_at;
+            assert_eq!(matches!(led_to, Look::Expired(_)), over, "{led_to:?}");
+            assert_eq!(after.state == State::Denied, over);
+            return;
+        }
         assert!(after.state == before.state || after.state == State::Unknown);
         if !before.state.is_unsettled() {
             assert_eq!(led_to, Look::Done);
@@ -240,6 +260,7 @@ impl History {
             Look::Later(at) => assert!(at > self.story.now()),
             Look::Person(_) => assert!(after.needs_attention),
             Look::Done => assert!(before.waits_for_a_person(), "{before:?}"),
+            Look::Expired(_) => panic!("only a proposal runs out"),
         }
     }
 
@@ -268,7 +289,19 @@ impl History {
             assert!(current.lease_runs(now) && self.granted.contains(&attempt));
             return;
         };
-        assert!(!self.story.facts.halted, "the switch stands before every grant");
+        assert!(!self.story.policy.halted, "the switch stands before every grant");
+        if self.story.policy.limit_per_run.is_some() {
+            let held = before.is_some_and(|before| before.slot == RunSlot::Held);
+            assert!(held || self.story.facts.slot_free, "a grant has a slot");
+            assert_eq!(self.story.row().slot, RunSlot::Held);
+        }
+        // Nothing of a gated tool is granted first without a person's yes, which is good for one.
+        if let Some(approval) = before.and_then(|before| before.approval.as_ref()) {
+            let decided = before.is_some_and(|before| before.state.is_unsettled());
+            assert!(decided || approval.is_valid(now), "{before:?}");
+        } else {
+            assert!(before.is_some() || !self.story.facts.approval_required);
+        }
         assert!(self.granted.insert(attempt), "an attempt id is granted at most once");
         let current = self.story.row().current().expect("it is granted now");
         assert!(current.lease_expires_at <= now + self.story.policy.lease_max);
@@ -412,6 +445,22 @@ impl History {
         for (old, new) in before.attempts.iter().zip(&after.attempts) {
             assert_eq!((old.id, old.number, old.promise), (new.id, new.number, new.promise));
             assert!(new.lease_expires_at >= old.lease_expires_at);
+        }
+        // A slot is held by what may have happened, and by nothing that certainly did not.
+        assert!(after.state != State::Failed || after.slot != RunSlot::Held);
+        if before.slot == RunSlot::Held && after.state != State::Failed {
+            assert_eq!(after.slot, RunSlot::Held, "{step:?} lost a slot");
+        }
+        if !matches!(step, Step::Begin { .. }) && after.slot != before.slot {
+            let settled = matches!(after.state, State::Failed | State::Completed);
+            assert!(settled, "{step:?} moved a slot");
+        }
+        // Whoever proposed it never said yes to it; and its arguments stay until it has happened.
+        if let Some(approval) = &after.approval {
+            if let Verdict::Approved { by, .. } = &approval.verdict {
+                assert!(!approval.is_own(by));
+            }
+            assert_eq!(approval.arguments_json.is_empty(), after.state == State::Completed);
         }
         // A state that is not settled names nobody who settled it.
         let settled = matches!(after.state, State::Completed | State::Failed | State::Denied);

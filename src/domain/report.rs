@@ -59,6 +59,9 @@ pub enum Refusal {
     /// A person has decided the opposite.
     #[error("the proposal has already been decided otherwise")]
     AlreadyDecided,
+    /// The approver is the one who proposed.
+    #[error("whoever proposed it must not approve it")]
+    OwnProposal,
 }
 
 /// Why a lease is lost.

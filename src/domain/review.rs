@@ -31,7 +31,7 @@ pub enum Resolution {
     Acknowledged,
 }
 
-/// A person says yes to what awaits approval.
+/// A person says yes to what awaits approval; never whoever proposed it.
 pub fn approve(
     intent: &Intent,
     reviewer: &Reviewer,
@@ -55,6 +55,9 @@ fn decide(
     yes: bool,
     now: Timestamp,
 ) -> Result<Outcome, TransitionError> {
+    if yes && intent.approval.as_ref().is_some_and(|approval| approval.is_own(&reviewer.actor)) {
+        return Ok(Outcome::unchanged(intent, Err(Refusal::OwnProposal)));
+    }
     match intent.approval.as_ref().map(|approval| &approval.verdict) {
         None => return Ok(Outcome::unchanged(intent, Err(Refusal::NotStarted))),
         Some(verdict)

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::identity::Recipe;
+use super::{identity::Recipe, look_alike::LookAlikeRule};
 
 /// How much a repeat of the tool's call would harm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -62,6 +62,13 @@ pub struct ApprovalRule {
     pub valid_for: Duration,
 }
 
+impl Default for ApprovalRule {
+    /// Long enough for a weekend, and for a caller that polls.
+    fn default() -> Self {
+        Self { expires: 72 * HOUR, valid_for: HOUR }
+    }
+}
+
 /// What the active policy says of one tool in one namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolPolicy {
@@ -97,12 +104,23 @@ pub struct ToolPolicy {
     pub downstream: Downstream,
     /// How people decide, where the policy asks for a person.
     pub approval: Option<ApprovalRule>,
+    /// How many intents of a run may have had, or may yet have, their effect.
+    pub limit_per_run: Option<u32>,
+    /// Whether nothing is granted for now.
+    pub halted: bool,
+    /// What is done about another intent that looks the same.
+    pub look_alike: Option<LookAlikeRule>,
 }
 
 impl ToolPolicy {
     /// Whether the policy lists its tools, and this is none of them.
     pub fn refuses_tool(&self) -> bool {
         self.refuse_unlisted && !self.listed
+    }
+
+    /// Whether a new call can only be decided once more is known than its key.
+    pub fn is_gated(&self) -> bool {
+        self.approval.is_some() || self.limit_per_run.is_some() || self.look_alike.is_some()
     }
 }
 
@@ -130,6 +148,9 @@ impl Default for ToolPolicy {
             check_with: None,
             downstream: Downstream::default(),
             approval: None,
+            limit_per_run: None,
+            halted: false,
+            look_alike: None,
         }
     }
 }

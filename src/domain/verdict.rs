@@ -9,6 +9,7 @@ use super::{
     identity::Key,
     intent::{HandedOver, Intent, Probing, ResultBody, State, Transition, TransitionError},
     report::{Outcome, replaced_reference, settle},
+    review::expire,
     schedule::{LONGEST_WAIT, visibility, visible_from},
     time::Timestamp,
     tool::{StatusRule, ToolPolicy},
@@ -104,12 +105,22 @@ pub enum Look {
     Later(Timestamp),
     /// Only a person can move it on, which is now on record.
     Person(Box<Outcome>),
+    /// Nobody decided on the proposal in time, which is now on record.
+    Expired(Box<Outcome>),
     /// Nothing to look for: it is settled, or a person has been told.
     Done,
 }
 
 /// Looks at an intent that is on the agenda.
 pub fn look(intent: &Intent, policy: &ToolPolicy, now: Timestamp) -> Result<Look, TransitionError> {
+    if intent.state == State::AwaitingApproval {
+        let outcome = expire(intent, now)?;
+        if outcome.intent.state != State::AwaitingApproval {
+            return Ok(Look::Expired(Box::new(outcome)));
+        }
+        let end = intent.approval.as_ref().map(|approval| approval.expires_at);
+        return Ok(end.map_or(Look::Done, Look::Later));
+    }
     if !intent.state.is_unsettled() || intent.waits_for_a_person() {
         return Ok(Look::Done);
     }

@@ -15,9 +15,9 @@ use crate::{
         time::Timestamp,
     },
     ledger::{
-        BeginAnswer, BeginRequest, CompleteRequest, ExtendAnswer, ExtendRequest, FailRequest,
-        IdentityRequest, ListRequest, Looked, LookupRequest, ReportedResult, ResolutionRequest,
-        ResolveRequest, Target, Verdict, Violation,
+        BeginAnswer, BeginRequest, CompleteRequest, DecisionRequest, ExtendAnswer, ExtendRequest,
+        FailRequest, IdentityRequest, ListRequest, Looked, LookupRequest, ReportedResult,
+        ResolutionRequest, ResolveRequest, Similar, Target, Verdict, Violation,
     },
     proto::v1,
     reconciler::{SweepRequest, Totals},
@@ -162,6 +162,7 @@ pub(super) fn reconcile_totals(
         attention_waiting_count: count(waiting.values().sum()),
         failed_look_count: count(totals.failed_looks),
         attention_waiting_counts: waiting.into_iter().map(|(name, it)| (name, count(it))).collect(),
+        expired_count: count(totals.expired),
     };
     v1::ReconcileResponse { totals: Some(totals), ..v1::ReconcileResponse::default() }
 }
@@ -178,6 +179,7 @@ fn verdict(verdict: Verdict) -> v1::Verdict {
         Verdict::NoEndpoint => v1::Verdict::NoEndpoint,
         Verdict::NotAsked => v1::Verdict::NotAsked,
         Verdict::Outdated => v1::Verdict::Outdated,
+        Verdict::Expired => v1::Verdict::Expired,
     }
 }
 
@@ -232,6 +234,16 @@ pub(super) fn resolve_request(
         reason: request.reason,
         actor: request.actor,
     })
+}
+
+pub(super) fn approve_request(request: v1::ApproveIntentRequest) -> DecisionRequest {
+    let v1::ApproveIntentRequest { namespace, key, etag, reason, actor } = request;
+    DecisionRequest { namespace, key, etag, reason, actor, yes: true }
+}
+
+pub(super) fn deny_request(request: v1::DenyIntentRequest) -> DecisionRequest {
+    let v1::DenyIntentRequest { namespace, key, etag, reason, actor } = request;
+    DecisionRequest { namespace, key, etag, reason, actor, yes: false }
 }
 
 fn is_full(view: i32) -> Result<bool, Violation> {
@@ -336,7 +348,14 @@ pub(super) fn intent(
         needs_attention: intent.needs_attention,
         conflict: intent.conflict,
         labels: intent.labels.clone(),
+        arguments_json: String::new(),
     }
+}
+
+/// The arguments that a person decides on, as they were proposed; empty where nobody has to.
+pub(super) fn arguments(intent: &Intent) -> String {
+    let approval = intent.approval.as_ref();
+    approval.map_or_else(String::new, |approval| approval.arguments_json.clone())
 }
 
 pub(super) fn begin_response(
@@ -358,7 +377,18 @@ pub(super) fn begin_response(
         approved_arguments_json: answer.approved_arguments_json,
         model_message: answer.model_message,
         warnings: answer.warnings.into_iter().map(str::to_owned).collect(),
-        similar: Vec::new(),
+        similar: answer.similar.into_iter().map(similar).collect(),
+    }
+}
+
+fn similar(similar: Similar) -> v1::SimilarIntent {
+    let Similar { intent, pointers } = similar;
+    v1::SimilarIntent {
+        key: intent.key.to_string(),
+        state: state(intent.state).into(),
+        run_id: intent.run_id,
+        create_time: Some(time(intent.created_at)),
+        subject_pointers: pointers.iter().map(ToString::to_string).collect(),
     }
 }
 
@@ -411,6 +441,7 @@ fn decision(decision: &Decision) -> (v1::Decision, v1::Reason, Option<Duration>)
         Decision::BusinessIdRequired { .. } => {
             (v1::Decision::Refuse, Reason::BusinessIdRequired, None)
         }
+        Decision::RunRequired => (v1::Decision::Refuse, Reason::RunRequired, None),
     }
 }
 

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     clock::Deadline,
     domain::{event::Event, intent::Intent},
-    ledger::{Ledger, LedgerError},
+    ledger::{DecisionRequest, Ledger, LedgerError},
     proto::v1::{
         self, intent_ledger_service_server::IntentLedgerService,
         intent_operations_service_server::IntentOperationsService,
@@ -139,11 +139,14 @@ impl LedgerService {
             None => Some(self.admit(&request)?),
         };
         let request = convert::lookup_request(request).map_err(refuse)?;
+        let full = request.full;
         let answer = self.ledger.lookup(request, deadline).await.map_err(refuse)?;
         let viewer = Viewer::Attempt(None);
-        Ok(v1::LookupResponse {
-            intent: Some(encode(&self.ledger, &answer.intent, viewer, answer.events)),
-        })
+        let mut intent = encode(&self.ledger, &answer.intent, viewer, answer.events);
+        if full {
+            intent.arguments_json = convert::arguments(&answer.intent);
+        }
+        Ok(v1::LookupResponse { intent: Some(intent) })
     }
 }
 
@@ -245,6 +248,15 @@ impl OperationsService {
     pub fn new(ledger: Arc<Ledger>) -> Self {
         Self { ledger }
     }
+
+    async fn decide(
+        &self,
+        request: DecisionRequest,
+        deadline: Deadline,
+    ) -> Result<v1::Intent, Status> {
+        let row = self.ledger.decide(request, deadline).await.map_err(refuse)?;
+        Ok(encode(&self.ledger, &row.intent, Viewer::Operator, Vec::new()))
+    }
 }
 
 #[tonic::async_trait]
@@ -260,7 +272,9 @@ impl IntentOperationsService for OperationsService {
             let events =
                 if full { self.ledger.events(&intent).await.map_err(refuse)? } else { Vec::new() };
             let mut encoded = encode(&self.ledger, &intent, Viewer::Operator, events);
-            if !full {
+            if full {
+                encoded.arguments_json = convert::arguments(&intent);
+            } else {
                 encoded.result = None;
             }
             intents.push(encoded);
@@ -280,16 +294,20 @@ impl IntentOperationsService for OperationsService {
 
     async fn approve_intent(
         &self,
-        _request: Request<v1::ApproveIntentRequest>,
+        request: Request<v1::ApproveIntentRequest>,
     ) -> Result<Response<v1::ApproveIntentResponse>, Status> {
-        Err(not_served("ApproveIntent (approvals)"))
+        let deadline = deadline::of(&request);
+        let intent = self.decide(convert::approve_request(request.into_inner()), deadline).await?;
+        Ok(Response::new(v1::ApproveIntentResponse { intent: Some(intent) }))
     }
 
     async fn deny_intent(
         &self,
-        _request: Request<v1::DenyIntentRequest>,
+        request: Request<v1::DenyIntentRequest>,
     ) -> Result<Response<v1::DenyIntentResponse>, Status> {
-        Err(not_served("DenyIntent (approvals)"))
+        let deadline = deadline::of(&request);
+        let intent = self.decide(convert::deny_request(request.into_inner()), deadline).await?;
+        Ok(Response::new(v1::DenyIntentResponse { intent: Some(intent) }))
     }
 
     async fn resolve_intent(

@@ -82,7 +82,8 @@ fn status_with(error: &LedgerError, effect: bool) -> Status {
                 | Refusal::NotStarted
                 | Refusal::NotGranted
                 | Refusal::UseTransaction
-                | Refusal::AlreadyDecided => {}
+                | Refusal::AlreadyDecided
+                | Refusal::OwnProposal => {}
             }
         }
         LedgerError::NotFound { report_kept: Some(kept) } => {
@@ -128,7 +129,11 @@ fn shape(error: &LedgerError) -> (Code, &'static str, bool, &'static str) {
         ),
         LedgerError::Refused { refusal, intent, .. } => {
             let (reason, next) = refused(*refusal);
-            (Code::FailedPrecondition, reason, intent.effect_may_have_happened(), next)
+            let code = match refusal {
+                Refusal::OwnProposal => Code::PermissionDenied,
+                _ => Code::FailedPrecondition,
+            };
+            (code, reason, intent.effect_may_have_happened(), next)
         }
         LedgerError::NotFound { report_kept } => {
             let next = if report_kept.is_some() { "TELL_AN_OPERATOR" } else { "BEGIN" };
@@ -166,6 +171,7 @@ fn refused(refusal: Refusal) -> (&'static str, &'static str) {
         Refusal::LeaseRunning { .. } => ("LEASE_RUNNING", "WAIT"),
         Refusal::EtagMismatch => ("ETAG_MISMATCH", "LOOK_AGAIN"),
         Refusal::AlreadyDecided => ("ALREADY_DECIDED", "LOOK_AGAIN"),
+        Refusal::OwnProposal => ("PERMISSION_DENIED", "ASK_ANOTHER_PERSON"),
     }
 }
 

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use uuid::Uuid;
 
+pub use self::gates::Similar;
 use self::round::{Inserted, Round};
 use super::{Ledger, LedgerError, ROUNDS_MAX, shape};
 use crate::{
@@ -19,6 +20,7 @@ use crate::{
 
 mod answer;
 pub(super) mod candidates;
+mod gates;
 mod round;
 
 /// What names an intent, as a caller sends it.
@@ -72,12 +74,14 @@ pub struct BeginAnswer {
     pub lease: Option<Duration>,
     /// The key to send downstream; empty where nothing is recorded.
     pub downstream_key: String,
-    /// The arguments that a person approved, with EXECUTE APPROVED only.
+    /// The arguments that a person approved, with EXECUTE of an approved intent only.
     pub approved_arguments_json: String,
     /// What a tool may hand to the model.
     pub model_message: String,
     /// What the caller should know.
     pub warnings: Vec<&'static str>,
+    /// Other intents that look the same.
+    pub similar: Vec<Similar>,
     /// The tool, if the policy lists it.
     pub listed_tool: Option<String>,
 }

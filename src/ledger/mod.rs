@@ -44,7 +44,7 @@ use crate::{
 };
 
 pub use self::{
-    begin::{BeginAnswer, BeginRequest, IdentityRequest},
+    begin::{BeginAnswer, BeginRequest, IdentityRequest, Similar},
     downstream::{Downstream, NotAsked},
     error::{LedgerError, Violation},
     extend::{ExtendAnswer, ExtendRequest},
@@ -54,7 +54,7 @@ pub use self::{
     policies::OfferError,
     reconcile::{Looked, Scope, Swept, Verdict},
     retention::Forgotten,
-    review::{ResolutionRequest, ResolveRequest},
+    review::{DecisionRequest, ResolutionRequest, ResolveRequest},
     settle::{CompleteRequest, FailRequest, SettleAnswer},
     shape::ReportedResult,
 };
@@ -191,15 +191,16 @@ impl Ledger {
         Arc::clone(self.policies.current().active().tool(&intent.namespace, &intent.tool))
     }
 
-    /// When the intent's result, or its proposal, runs out.
+    /// When the intent's result, its proposal, or a person's yes to it runs out.
     pub fn expires_at(&self, intent: &Intent) -> Option<Timestamp> {
         use crate::domain::intent::State;
         match intent.state {
             State::AwaitingApproval => intent.approval.as_ref().map(|asked| asked.expires_at),
+            State::Approved => intent.approval.as_ref()?.valid_until(),
             State::Completed | State::Failed | State::Denied => {
                 intent.settled_at.map(|at| at + self.policy(intent).retention)
             }
-            State::Approved | State::Started | State::Unknown => None,
+            State::Started | State::Unknown => None,
         }
     }
 
@@ -296,6 +297,8 @@ impl Ledger {
             match self.writer.write(write, deadline).await? {
                 write_batcher::Outcome::Done(reading) => stored = reading.stored,
                 write_batcher::Outcome::Missed(seen) => return Ok(Err(seen)),
+                // Nothing that is changed here is refused for want of room; if it were, it is tried again.
+                write_batcher::Outcome::Guarded => return Ok(Err(None)),
                 write_batcher::Outcome::PolicyMoved => {
                     self.policies.reload(&self.store).await?;
                     return Err(LedgerError::PolicyMoved);

@@ -64,14 +64,15 @@ pub fn model_message(
             ("outcome_unknown", unknown("a person will find out", policy))
         }
         Decision::AwaitApproval { .. } => {
-            ("awaiting_approval", "a person must approve first; do not try another way".to_owned())
+            let note = "a person must decide first; do not repeat it and do not try another way";
+            ("awaiting_approval", note.to_owned())
         }
         Decision::Refuse { reason } => ("refused", refusal(*reason).to_owned()),
         Decision::ParametersChanged { .. } => (
             "parameters_changed",
             "this action was begun before with other parameters; nothing was done now".to_owned(),
         ),
-        Decision::WeakKey | Decision::BusinessIdRequired { .. } => {
+        Decision::WeakKey | Decision::BusinessIdRequired { .. } | Decision::RunRequired => {
             ("refused", "the call does not say what it is about".to_owned())
         }
     };
@@ -99,8 +100,8 @@ fn refusal(reason: RefuseReason) -> &'static str {
         RefuseReason::FailedFinal => "it did not happen, and no further try is allowed",
         RefuseReason::Denied => "a person said no; do not try another way",
         RefuseReason::ToolNotListed => "this tool is not allowed",
-        RefuseReason::ToolHalted => "this tool is switched off for now",
-        RefuseReason::RunLimit => "this run has used up its limit for the tool",
+        RefuseReason::ToolHalted => "this tool is switched off for now; do not try another way",
+        RefuseReason::RunLimit => "this run has used up its limit for the tool; do not repeat it",
         RefuseReason::LookAlikeLimit => "almost the same was done a moment ago; not done again",
     }
 }

@@ -34,6 +34,9 @@ pub struct Swept {
 /// Batches of grants that one statement looks through.
 const GATHER_BATCHES_MAX: usize = 64;
 
+/// Look-alikes that one statement forgets, so that none holds up a write for long.
+const FORGET_ROWS_MAX: usize = 1000;
+
 impl Ledger {
     /// Puts on the agenda what is still unsettled of grants whose lease is over, and in the calendar of
     /// retention when the first of all of them can be pruned; some batches of them. Whether there may be
@@ -41,6 +44,12 @@ impl Ledger {
     pub async fn gather(&self) -> Result<bool, LedgerError> {
         let kept_for = self.policies.current().active().retention_least().min(FAR);
         Ok(self.store.gather(GATHER_BATCHES_MAX, kept_for).await? == GATHER_BATCHES_MAX)
+    }
+
+    /// Forgets what came under any subject and is no look-alike any more.
+    pub async fn forget_look_alikes(&self) -> Result<(), LedgerError> {
+        while self.store.forget_look_alikes(FORGET_ROWS_MAX).await? == FORGET_ROWS_MAX {}
+        Ok(())
     }
 
     /// The tools that have something due, of one namespace or of all.
@@ -60,7 +69,17 @@ impl Ledger {
         Ok(entries)
     }
 
-    /// Looks at what these entries of one tool are about, as far as nobody else is at them.
+    /// The proposals whose time is over, of one namespace and tool or of all; at most `rows_max` entries.
+    pub async fn due_proposals(
+        &self,
+        namespace: Option<&str>,
+        tool: Option<&str>,
+        rows_max: usize,
+    ) -> Result<Vec<Entry>, LedgerError> {
+        Ok(self.store.due_proposals(namespace, tool, rows_max).await?)
+    }
+
+    /// Looks at what these entries of one tool, or proposals of any, are about, as far as nobody else is at them.
     pub async fn look_at_entries(
         &self,
         entries: Vec<Entry>,

@@ -1,4 +1,5 @@
-//! ResolveIntent: a person settles what nobody else can.
+//! What people decide: ApproveIntent, DenyIntent, and ResolveIntent, which settles what nobody else
+//! can.
 
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use crate::{
     clock::Deadline,
     domain::{
         intent::Intent,
-        review::{Resolution, Reviewer, resolve},
+        review::{Resolution, Reviewer, approve, deny, resolve},
     },
     store::Stored,
 };
@@ -42,7 +43,49 @@ pub struct ResolveRequest {
     pub actor: String,
 }
 
+/// An ApproveIntent or a DenyIntent, as a person's client sends it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DecisionRequest {
+    /// The tenant; empty for the default one.
+    pub namespace: String,
+    /// The key.
+    pub key: String,
+    /// The etag of the intent that the person looked at.
+    pub etag: String,
+    /// Why.
+    pub reason: String,
+    /// Who.
+    pub actor: String,
+    /// Whether it is a yes.
+    pub yes: bool,
+}
+
+/// What every word of a person must bring: what was looked at, why, and who.
+fn reviewer(etag: String, reason: String, actor: String) -> Result<Reviewer, Violation> {
+    shape::words("etag", "ETAG_REQUIRED", &etag, shape::WORDS_BYTES_MAX)?;
+    shape::words("reason", "REASON_REQUIRED", &reason, shape::WORDS_BYTES_MAX)?;
+    shape::words("actor", "ACTOR_REQUIRED", &actor, shape::WORDS_BYTES_MAX)?;
+    shape::name("actor", &actor)?;
+    Ok(Reviewer { actor, reason, etag })
+}
+
 impl Ledger {
+    /// Records a person's yes or no to a proposal.
+    pub async fn decide(
+        &self,
+        request: DecisionRequest,
+        deadline: Deadline,
+    ) -> Result<Arc<Stored>, LedgerError> {
+        let namespace = shape::namespace(&request.namespace)?.to_owned();
+        let key = shape::key("key", &request.key)?;
+        let reviewer = reviewer(request.etag, request.reason, request.actor)?;
+        let decide = |intent: &Intent, now| {
+            let decide = if request.yes { approve } else { deny };
+            Ok((decide(intent, &reviewer, now)?, ()))
+        };
+        Ok(self.change(&namespace, &key, deadline, None, None, decide).await?.stored)
+    }
+
     /// Records what a person found out.
     pub async fn resolve(
         &self,
@@ -58,10 +101,7 @@ impl Ledger {
                 "must be EXECUTED, NOT_EXECUTED or ACKNOWLEDGED",
             )
         })?;
-        shape::words("etag", "ETAG_REQUIRED", &request.etag, shape::WORDS_BYTES_MAX)?;
-        shape::words("reason", "REASON_REQUIRED", &request.reason, shape::WORDS_BYTES_MAX)?;
-        shape::words("actor", "ACTOR_REQUIRED", &request.actor, shape::WORDS_BYTES_MAX)?;
-        shape::name("actor", &request.actor)?;
+        let reviewer = reviewer(request.etag, request.reason, request.actor)?;
         if resolution != ResolutionRequest::Executed && request.result.bytes.is_some() {
             let misplaced = Violation::new(
                 "result",
@@ -71,8 +111,6 @@ impl Ledger {
             return Err(misplaced.into());
         }
         let result = request.result.check()?;
-        let reviewer =
-            Reviewer { actor: request.actor, reason: request.reason, etag: request.etag };
         let decide = |intent: &Intent, now| {
             let resolution = match resolution {
                 ResolutionRequest::Executed => {

@@ -56,6 +56,8 @@ pub(super) enum Outcome {
     Missed(Option<Reading>),
     /// Another policy version is active.
     PolicyMoved,
+    /// What it would have taken beside its row was taken by others.
+    Guarded,
 }
 
 type Answer = Result<Outcome, LedgerError>;
@@ -376,6 +378,7 @@ impl Writer {
             }
             Written::Missed => (Outcome::Missed(None), Outcome::Missed(None)),
             Written::PolicyMoved => (Outcome::PolicyMoved, Outcome::Missed(None)),
+            Written::Guarded => (Outcome::Guarded, Outcome::Missed(None)),
         };
         caller.tell(Ok(own));
         for repeat in repeats {

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use uuid::Uuid;
 
 use super::{
-    Policy,
+    ApprovalCall, Need, Policy,
     file::name_problem,
     status::{Face, MissingValue, Question, StatusEndpoint},
 };
@@ -34,6 +34,8 @@ pub struct Sample<'a> {
     pub idempotency_key: &'a str,
     /// What the action is about, by name.
     pub business_ids: &'a BTreeMap<String, String>,
+    /// The caller's labels.
+    pub labels: &'a BTreeMap<String, String>,
     /// The arguments as JSON text; empty means `{}`.
     pub arguments_json: &'a str,
 }
@@ -43,6 +45,10 @@ pub struct Sample<'a> {
 pub struct Explanation {
     /// What holds for the tool.
     pub rule: Arc<ToolPolicy>,
+    /// Whether it needs a person.
+    pub need: Need,
+    /// The expression by which it does, if the tool has one.
+    pub approval_when: Option<String>,
     /// What the first Begin of it would be answered.
     pub decision: Decision,
     /// What the call is known by; `None` for a tool that is not recorded.
@@ -118,8 +124,18 @@ pub fn explain(policy: &Policy, sample: &Sample<'_>) -> Result<Explanation, Expl
     }
 
     let rule = Arc::clone(policy.tool(sample.namespace, sample.tool));
+    let asked_about = ApprovalCall {
+        arguments_json: text,
+        tool: sample.tool,
+        run_id: sample.run_id,
+        labels: sample.labels,
+    };
+    let need = policy.approval_need(sample.namespace, &asked_about);
+    let approval_when = policy.approval_when(sample.namespace, sample.tool).map(str::to_owned);
     let unrecorded = |decision| Explanation {
         rule: Arc::clone(&rule),
+        need: Need::NoGate,
+        approval_when: None,
         decision,
         identity: None,
         downstream_key: None,
@@ -127,7 +143,7 @@ pub fn explain(policy: &Policy, sample: &Sample<'_>) -> Result<Explanation, Expl
         asked: None,
         warnings: vec![],
     };
-    let facts = Facts::at(Timestamp::default());
+    let facts = Facts { approval_required: need.is_there(), ..Facts::at(Timestamp::default()) };
     if rule.class != Class::Effectful {
         return Ok(unrecorded(decide_unrecorded(&rule, &facts)));
     }
@@ -148,7 +164,17 @@ pub fn explain(policy: &Policy, sample: &Sample<'_>) -> Result<Explanation, Expl
     let Candidate { key, basis, ref print, ref kept, .. } = candidate;
     let identity = Some(ExplainedIdentity { key, basis, fingerprint: print.fingerprint });
     let asked = downstream_key.as_deref().and_then(|own| asked(policy, sample, &key, own, kept));
-    Ok(Explanation { rule, decision, identity, downstream_key, lease, asked, warnings })
+    Ok(Explanation {
+        rule,
+        need,
+        approval_when,
+        decision,
+        identity,
+        downstream_key,
+        lease,
+        asked,
+        warnings,
+    })
 }
 
 fn asked(
@@ -205,7 +231,7 @@ fn begin_call(sample: &Sample<'_>, arguments_json: &str) -> BeginCall {
         caller: String::new(),
         tool_call_id: String::new(),
         lease: None,
-        labels: BTreeMap::new(),
+        labels: sample.labels.clone(),
         arguments_json: arguments_json.to_owned(),
     }
 }
@@ -225,7 +251,16 @@ mod tests {
         step_id: "",
         idempotency_key: "",
         business_ids: NO_IDS,
+        labels: NO_IDS,
         arguments_json: r#"{"order_id":8812,"template":"paid","to":" A@B.example","body":"Dear"}"#,
+    };
+
+    /// One that needs no person.
+    const REFUND: Sample<'static> = Sample {
+        tool: "refund",
+        run_id: "",
+        arguments_json: r#"{"order_id":8812,"amount":100}"#,
+        ..EMAIL
     };
 
     fn example() -> Policy {
@@ -268,10 +303,9 @@ mod tests {
         assert_eq!(weak.warnings, ["weak_key"]);
         assert!(!weak.rule.listed);
 
-        let refund = Sample { namespace: "acme", tool: "refund", run_id: "", ..EMAIL };
-        let refund = explained(&refund);
+        let refund = explained(&REFUND);
         assert_eq!(refund.downstream_key.as_ref().map(String::len), Some(36));
-        assert_eq!(refund.lease, Some(Duration::from_secs(300)));
+        assert_eq!(refund.lease, Some(Duration::from_secs(120)));
     }
 
     #[test]
@@ -283,7 +317,7 @@ mod tests {
         assert_eq!(asked.url, Some(Ok(url)));
         assert_eq!(asked.endpoint.origin, "https://mail.internal:443");
 
-        let refund = Sample { tool: "refund", run_id: "", ..EMAIL };
+        let refund = REFUND;
         let asked = explained(&refund).asked.expect("it can be asked");
         assert_eq!((asked.url, &*asked.endpoint.origin), (None, "http://payments.internal:9090"));
 
@@ -302,6 +336,23 @@ mod tests {
         let explanation = explain(&policy, &nameless).expect("the sample is a call");
         let required = Decision::BusinessIdRequired { name: "order".to_owned() };
         assert_eq!((explanation.decision, explanation.asked.is_none()), (required, true));
+    }
+
+    #[test]
+    fn whether_a_person_is_needed_is_shown_and_why() {
+        let refund = explained(&REFUND);
+        assert_eq!(refund.need, Need::No);
+        assert_eq!(refund.approval_when.as_deref(), Some("args.amount > 100"));
+        let large = Sample { arguments_json: r#"{"order_id":8812,"amount":101}"#, ..REFUND };
+        let large = explained(&large);
+        assert_eq!((large.need, large.downstream_key), (Need::Yes, None));
+        assert!(matches!(large.decision, Decision::AwaitApproval { .. }));
+        let unclear = explained(&Sample { arguments_json: r#"{"order_id":8812}"#, ..REFUND });
+        assert!(matches!(unclear.need, Need::Unclear(_)), "{:?}", unclear.need);
+        assert!(matches!(unclear.decision, Decision::AwaitApproval { .. }));
+        assert_eq!(explained(&EMAIL).need, Need::NoGate);
+        let halted = explained(&Sample { namespace: "acme", ..REFUND });
+        assert_eq!(halted.decision, Decision::Refuse { reason: RefuseReason::ToolHalted });
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::domain::{
 
 pub use super::section::PolicyFile;
 
+mod gates;
 mod status;
 
 /// The words that every refusal of a part which is not built yet contains.
@@ -208,9 +209,10 @@ fn section<'a>(reader: &mut Reader<'a>, item: &Item<'a>, place: Place<'_>) -> Se
             "check_with" => section.check_with = check_with(reader, &item, place),
             "downstream" => downstream(reader, &item, &mut section),
             "keep_arguments" => must_be_false(reader, &item),
-            "approval" | "limit_per_run" | "look_alike" | "halted" => {
-                not_enforced(reader, &item, item.name);
-            }
+            "approval" => gates::approval(reader, &item, &mut section.approval),
+            "limit_per_run" => section.limit_per_run = reader.integer(&item, 1..=gates::LIMIT_MAX),
+            "halted" => section.halted = reader.boolean(&item),
+            "look_alike" => gates::look_alike(reader, &item, &mut section.look_alike),
             key => unreachable!("{key} is a known key that nobody reads"),
         }
     }

@@ -4,6 +4,7 @@
 //! `mod.rs` decides, from the text that `file.rs` parses. Nothing here reads a clock, a store or
 //! the environment, so that all replicas with the same text decide alike.
 
+mod approval;
 mod mistake;
 mod reader;
 mod resolve;
@@ -17,8 +18,9 @@ pub mod status;
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use self::resolve::{Layers, tools_of};
-use self::status::StatusEndpoint;
+use self::status::{Expression, StatusEndpoint};
 pub use self::{
+    approval::{ApprovalCall, Need},
     file::PolicyFile,
     mistake::Mistake,
     set::{PolicySet, VersionedRecipe, lowered},
@@ -48,6 +50,7 @@ struct Tools {
 struct Entry {
     policy: Arc<ToolPolicy>,
     status: Option<Arc<StatusEndpoint>>,
+    approval_when: Option<Arc<Expression>>,
 }
 
 /// A text that is no policy, and why not.
@@ -123,6 +126,20 @@ impl Policy {
         entries.map(|entry| entry.policy.retention).min().unwrap_or_default()
     }
 
+    /// Whether a call of a tool in a namespace needs a person.
+    pub fn approval_need(&self, namespace: &str, call: &ApprovalCall<'_>) -> Need {
+        let entry = self.entry(namespace, call.tool);
+        match entry.policy.approval {
+            Some(_) => approval::need(entry.approval_when.as_ref(), call),
+            None => Need::NoGate,
+        }
+    }
+
+    /// The expression by which a tool's calls need a person, if it has one.
+    pub fn approval_when(&self, namespace: &str, tool: &str) -> Option<&str> {
+        self.entry(namespace, tool).approval_when.as_ref().map(|when| when.source())
+    }
+
     fn entry(&self, namespace: &str, tool: &str) -> &Entry {
         let own = self.namespaces.get(namespace);
         own.and_then(|own| own.listed.get(tool))
@@ -173,7 +190,8 @@ impl Entry {
         let mut policy = layers.policy(rule);
         let names = endpoint.iter().flat_map(StatusEndpoint::business_names);
         policy.downstream.asks_by = names.map(str::to_owned).collect();
-        Self { policy: Arc::new(policy), status: endpoint.map(Arc::new) }
+        let approval_when = layers.approval_when();
+        Self { policy: Arc::new(policy), status: endpoint.map(Arc::new), approval_when }
     }
 }
 
@@ -186,7 +204,8 @@ mod tests {
     use crate::domain::{
         canonical_json::Pointer,
         identity::{IdentityPointer, Normalize, Scope},
-        tool::{Class, KeyFormat},
+        look_alike::LookAlikeAction,
+        tool::{ApprovalRule, Class, KeyFormat},
     };
 
     const EXAMPLE: &str = include_str!("../../examples/policy.toml");
@@ -351,15 +370,22 @@ mod tests {
     }
 
     #[test]
-    fn the_example_shows_every_part_that_is_not_enforced_yet() {
-        for key in ["limit_per_run", "look_alike", "approval", "halted"] {
-            let shown = EXAMPLE.lines().find(|line| line.starts_with(&format!("# {key} = ")));
-            let shown = shown.unwrap_or_else(|| panic!("{key} is not shown"));
-            assert!(shown.contains("not enforced yet"), "{shown}");
-            let text = EXAMPLE.replace(shown, shown.trim_start_matches("# "));
-            let error = Policy::from_text(&text).expect_err("it is refused");
-            assert_eq!(error.mistakes.len(), 1, "{error}");
-            assert!(error.to_string().contains(file::NOT_ENFORCED), "{error}");
-        }
+    fn the_example_shows_the_gates() {
+        let policy = policy(EXAMPLE);
+        let email = policy.tool("default", "send_email");
+        assert_eq!(email.limit_per_run, Some(5));
+        let alike = email.look_alike.as_ref().expect("the example compares recipients");
+        assert_eq!(alike.pointers(), [Pointer::parse("/to").expect("a pointer")]);
+        assert_eq!((alike.window.as_secs(), alike.action), (600, LookAlikeAction::Warn));
+        assert_eq!(policy.tool("default", "refund").approval, Some(ApprovalRule::default()));
+        let need = |arguments_json| {
+            let labels = std::collections::BTreeMap::new();
+            let call = ApprovalCall { arguments_json, tool: "refund", run_id: "", labels: &labels };
+            policy.approval_need("default", &call)
+        };
+        assert_eq!((need(r#"{"amount":100}"#), need(r#"{"amount":101}"#)), (Need::No, Need::Yes));
+        assert!(need("{}").is_there());
+        let halted = |namespace| policy.tool(namespace, "refund").halted;
+        assert!(halted("acme") && !halted("default"));
     }
 }

@@ -11,6 +11,7 @@ use crate::domain::{
     tool::{Downstream, StatusRule, ToolPolicy},
 };
 
+mod gates;
 mod status;
 
 /// The sections that say something of one tool in one namespace, the most specific first.
@@ -70,7 +71,10 @@ impl<'a> Layers<'a> {
             max_result_bytes: or(self.get(|s| &s.max_result_bytes), built_in.max_result_bytes),
             check_with: self.get(|s| &s.check_with).cloned(),
             downstream: Downstream { status, ..self.downstream(built_in.downstream) },
-            approval: built_in.approval,
+            approval: self.approval(),
+            limit_per_run: self.get(|s| &s.limit_per_run).copied(),
+            halted: or(self.get(|s| &s.halted), built_in.halted),
+            look_alike: self.look_alike(),
         }
     }
 
@@ -102,7 +106,12 @@ impl<'a> Layers<'a> {
         let lists = self.named_as_both();
         let spans = [self.lease_over_max(), self.window_alone()].into_iter().flatten();
         let spans = spans.chain(self.short_retention());
-        lists.into_iter().chain(spans).chain(self.status_conflicts()).collect()
+        lists
+            .into_iter()
+            .chain(spans)
+            .chain(self.status_conflicts())
+            .chain(self.gate_conflicts())
+            .collect()
     }
 
     fn lease_over_max(&self) -> Option<Mistake> {
@@ -121,9 +130,11 @@ impl<'a> Layers<'a> {
         let (window, lease_max) = (self.pick(|s| &s.window), self.pick(|s| &s.lease_max));
         let open = self.get(|s| &s.window).filter(|_| or(self.get(|s| &s.deduplicates), false));
         let longest_lease = lease_max.or(ToolPolicy::default().lease_max);
+        let (expires, approval) = (self.pick(|s| &s.approval.expires), self.approval());
         let spans = [
             self.retention_under("the downstream window", &window, open.copied()),
             self.retention_under("lease_max", &lease_max, longest_lease),
+            self.retention_under("approval.expires", &expires, approval.map(|rule| rule.expires)),
         ];
         spans.into_iter().flatten().collect()
     }

@@ -9,6 +9,7 @@ use super::{
 use crate::domain::{
     canonical_json::Pointer,
     identity::{IdentityPointer, Scope},
+    look_alike::LookAlikeAction,
     tool::{Class, KeyFormat},
 };
 
@@ -79,6 +80,30 @@ pub(super) struct Section {
     pub(super) window: Field<Duration>,
     pub(super) same_transaction: Field<bool>,
     pub(super) status: StatusSection,
+    pub(super) approval: ApprovalSection,
+    pub(super) limit_per_run: Field<u32>,
+    pub(super) halted: Field<bool>,
+    pub(super) look_alike: LookAlikeSection,
+}
+
+/// The keys of a tool's `approval`.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ApprovalSection {
+    /// Whether the table is there at all, with its own place.
+    pub(super) is_there: Field<()>,
+    pub(super) when: Field<Arc<Expression>>,
+    pub(super) expires: Field<Duration>,
+    pub(super) valid_for: Field<Duration>,
+}
+
+/// The keys of a tool's `look_alike`.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LookAlikeSection {
+    /// Whether the table is there at all, with its own place.
+    pub(super) is_there: Field<()>,
+    pub(super) subject: Field<Vec<Sited<IdentityPointer>>>,
+    pub(super) window: Field<Duration>,
+    pub(super) action: Field<LookAlikeAction>,
 }
 
 /// The keys of a tool's `downstream.status`.

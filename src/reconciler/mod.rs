@@ -28,6 +28,9 @@ use crate::ledger::{Downstream, Ledger, LedgerError};
 /// How often what has become due is gathered before it is looked at.
 const GATHERINGS_MAX: usize = 64;
 
+/// Proposals that run out at one look at what is due.
+const EXPIRED_MAX: usize = 1000;
+
 /// Looks after open intents.
 pub struct Reconciler {
     ledger: Arc<Ledger>,
@@ -78,7 +81,18 @@ impl Reconciler {
                 }
             }
         }
+        if let Err(error) = self.ledger.forget_look_alikes().await {
+            tracing::warn!(%error, "look-alikes of old could not be forgotten");
+        }
         let request = SweepRequest { limit: usize::MAX, ..SweepRequest::default() };
+        // Before the lanes, and bounded, so that neither holds up the other for long.
+        match self.expire_proposals(&request, &Budget::new(EXPIRED_MAX), None).await {
+            Ok(totals) if totals.looked_at > 0 => {
+                tracing::info!(?totals, "proposals ran out undecided");
+            }
+            Ok(_) => {}
+            Err(error) => tracing::warn!(%error, "proposals could not be looked at"),
+        }
         for lane in self.lanes(&request).await? {
             let origin = lane.origin().to_owned();
             if !self.with_busy(|busy| busy.insert(origin.clone())) {

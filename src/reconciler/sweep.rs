@@ -19,6 +19,9 @@ use crate::{
 /// How long a pass waits for whoever listens: longer, and it would keep others from passing.
 const LISTEN_MAX: Duration = Duration::from_secs(60);
 
+/// Proposals that are looked at at once.
+const PROPOSALS_MAX: usize = 64;
+
 /// The most that a dry run shows of one tool.
 const DRY_RUN_ROWS_MAX: usize = 10_000;
 
@@ -46,6 +49,8 @@ pub struct Totals {
     pub failed: u64,
     /// Those that became UNKNOWN.
     pub unknown: u64,
+    /// Those whose proposal ran out.
+    pub expired: u64,
     /// Those whose state stayed.
     pub unchanged: u64,
     /// Those that only a person can move on.
@@ -68,7 +73,8 @@ impl Totals {
             State::Completed => self.completed += 1,
             State::Failed => self.failed += 1,
             State::Unknown => self.unknown += 1,
-            State::AwaitingApproval | State::Approved | State::Started | State::Denied => {}
+            State::Denied => self.expired += 1,
+            State::AwaitingApproval | State::Approved | State::Started => {}
         }
         self.needs_attention += u64::from(looked.needs_attention);
         self.unreachable += u64::from(looked.verdict == Verdict::Unreachable);
@@ -79,6 +85,7 @@ impl Totals {
         self.completed += other.completed;
         self.failed += other.failed;
         self.unknown += other.unknown;
+        self.expired += other.expired;
         self.unchanged += other.unchanged;
         self.needs_attention += other.needs_attention;
         self.unreachable += other.unreachable;
@@ -136,7 +143,9 @@ impl Reconciler {
     ) -> Result<Totals, LedgerError> {
         // Also in a dry run: no intent changes by it, and what is due would not be seen otherwise.
         while !self.stopping.is_cancelled() && self.ledger.gather().await? {}
+        self.ledger.forget_look_alikes().await?;
         let budget = Budget::new(request.limit);
+        let expired = self.expire_proposals(request, &budget, Some(&tell)).await?;
         let lanes = self.lanes(request).await?;
         let swept = lanes.into_iter().map(async |mut lane| {
             let mut totals = Totals::default();
@@ -148,10 +157,48 @@ impl Reconciler {
         if self.stopping.is_cancelled() {
             return Err(LedgerError::Stopping); // the totals would look like those of a whole pass
         }
-        let mut all = Totals::default();
+        let mut all = expired;
         swept.iter().for_each(|totals| all.add(totals));
         all.limit_reached = budget.reached.into_inner();
         Ok(all)
+    }
+
+    /// Lets proposals run out that nobody has decided on. They wait behind no downstream: nobody is asked
+    /// about them.
+    pub(super) async fn expire_proposals(
+        &self,
+        request: &SweepRequest,
+        budget: &Budget,
+        tell: Option<&mpsc::Sender<Looked>>,
+    ) -> Result<Totals, LedgerError> {
+        let mut totals = Totals::default();
+        let (namespace, tool) = (request.namespace.as_deref(), request.tool.as_deref());
+        let scope = Scope { due_by: None, dry_run: request.dry_run };
+        let rows = if request.dry_run { DRY_RUN_ROWS_MAX } else { PROPOSALS_MAX };
+        while !self.stopping.is_cancelled() {
+            let mut entries = self.ledger.due_proposals(namespace, tool, rows).await?;
+            let found = entries.len();
+            entries.truncate(budget.take(found));
+            if entries.len() < found {
+                budget.reached.store(true, Ordering::SeqCst);
+            }
+            let wanted = entries.len();
+            let swept = self.ledger.look_at_entries(entries, &scope).await?;
+            budget.give_back(wanted - swept.looked.len());
+            totals.failed_looks += u64::try_from(swept.failed).unwrap_or(u64::MAX);
+            for looked in swept.looked {
+                totals.count(&looked);
+                if let Some(tell) = tell
+                    && tell.send_timeout(looked, LISTEN_MAX).await.is_err()
+                {
+                    return Ok(totals);
+                }
+            }
+            if found < rows || wanted < found || request.dry_run {
+                break;
+            }
+        }
+        Ok(totals)
     }
 
     /// Looks once at what is due of each of the lane's tools, and leaves those that may have more; whether

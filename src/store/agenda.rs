@@ -85,7 +85,8 @@ pub trait Agenda {
     /// `kept_for` after that. Says how many batches there were.
     async fn gather(&self, batches_max: usize, kept_for: Duration) -> Result<usize, StoreError>;
 
-    /// The tools that have something due now and unclaimed, of one tenant or of all.
+    /// The tools that have something due now and unclaimed that may be asked about, of one tenant or of
+    /// all.
     async fn due_tools(&self, namespace: Option<&str>) -> Result<Vec<ToolKey>, StoreError>;
 
     /// What is due now of a tool and unclaimed, longest due first, with the store's time.
@@ -94,6 +95,15 @@ pub trait Agenda {
         tool: &ToolKey,
         rows_max: usize,
     ) -> Result<(Timestamp, Vec<Entry>), StoreError>;
+
+    /// The proposals whose time is over now and unclaimed, longest due first, of one namespace and tool
+    /// or of all. They are in no tool's [`due`](Self::due).
+    async fn due_proposals(
+        &self,
+        namespace: Option<&str>,
+        tool: Option<&str>,
+        rows_max: usize,
+    ) -> Result<Vec<Entry>, StoreError>;
 
     /// The entry of an intent, with the store's time.
     async fn entry(&self, id: Uuid) -> Result<(Timestamp, Option<Entry>), StoreError>;

@@ -24,7 +24,7 @@ use crate::domain::{
     event::{Event, Provenance},
     fingerprint::{ArgumentDigests, Fingerprint},
     identity::{Key, downstream_digest, downstream_uuid},
-    intent::{Intent, Probing, RecipeVersion, ResultBody, Settlement},
+    intent::{Intent, Probing, RecipeVersion, ResultBody, RunSlot, Settlement},
     time::Timestamp,
 };
 
@@ -300,6 +300,8 @@ struct Details {
     approval: Option<Approval>,
     #[serde(skip_serializing_if = "is_default")]
     probing: Probing,
+    #[serde(skip_serializing_if = "is_default")]
+    slot: RunSlot,
     /// Absent where the settler is the current attempt's caller and gave no reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     settled: Option<(String, String)>,
@@ -328,6 +330,7 @@ impl Details {
             && intent.attempts_forgiven == 0
             && intent.approval.is_none()
             && is_default(&intent.probing)
+            && is_default(&intent.slot)
             && settled.is_none();
         if ordinary {
             return None;
@@ -342,6 +345,7 @@ impl Details {
             attempts_forgiven: intent.attempts_forgiven,
             approval: intent.approval.clone(),
             probing: intent.probing.clone(),
+            slot: intent.slot,
             settled: settled.map(|settled| (settled.by.clone(), settled.note.clone())),
         };
         Some(serde_json::to_string(&details).expect("details are plain data"))
@@ -494,6 +498,7 @@ impl<'a> Columns<'a> {
             attempts,
             attempts_forgiven: details.attempts_forgiven,
             approval: details.approval,
+            slot: details.slot,
             result,
             pruned: self.pruned,
             settlement,

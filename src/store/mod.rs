@@ -6,6 +6,7 @@
 pub mod agenda;
 mod codes;
 mod columns;
+pub mod guards;
 pub mod observed;
 pub mod postgres;
 pub mod retention;
@@ -19,13 +20,14 @@ use uuid::Uuid;
 
 use self::{
     agenda::{Agenda, ToolKey},
+    guards::{Guarded, Guards, SlotMove, Subject},
     retention::Retention,
 };
 use crate::domain::{
     attempt::{Fate, GrantedOn},
     event::Event,
     identity::{Key, downstream_digest, downstream_uuid},
-    intent::{Intent, State},
+    intent::{Intent, RunSlot, State},
     time::Timestamp,
 };
 
@@ -97,6 +99,8 @@ pub struct Write {
     policy: Option<u32>,
     /// When the reconciler must look at the row, if this write is what decides that.
     look_at: Option<Timestamp>,
+    /// What it takes beside the row; ordinary writes take nothing.
+    guards: Option<Box<Guards>>,
 }
 
 impl Write {
@@ -129,12 +133,13 @@ impl Write {
             id: intent.id(),
             // Made under the policy that decided.
             policy: Some(intent.recipe.policy),
+            guards: Guards::of(RunSlot::None, &intent).map(Box::new),
+            // A grant is remembered with its batch; a proposal is looked at when it runs out.
+            look_at: intent.first_look_at().filter(|_| intent.state == State::AwaitingApproval),
             intent,
             expected: Expected::Absent { orphans_seen },
             change: Change::New,
             events,
-            // A grant is remembered with its batch.
-            look_at: None,
         }
     }
 
@@ -155,6 +160,7 @@ impl Write {
             Change::Other { settles }
         };
         let look_at = intent.first_look_at().filter(|at| old.intent.first_look_at() != Some(*at));
+        let guards = Guards::of(old.intent.slot, &intent).map(Box::new);
         Self {
             id: intent.id(),
             intent,
@@ -163,7 +169,33 @@ impl Write {
             events,
             policy,
             look_at,
+            guards,
         }
+    }
+
+    /// A slot that it takes is one of at most `limit` of the run.
+    #[must_use]
+    pub fn limited_to(mut self, limit: Option<u32>) -> Self {
+        if let Some(Guards { slot: Some(SlotMove::Take { limit: most, .. }), .. }) =
+            self.guards.as_deref_mut()
+        {
+            *most = limit;
+        }
+        self
+    }
+
+    /// Its new row is remembered under a subject.
+    #[must_use]
+    pub fn about(mut self, subject: Option<Subject>) -> Self {
+        if subject.is_some() {
+            self.guards.get_or_insert_default().subject = subject;
+        }
+        self
+    }
+
+    /// What it takes beside the row, if anything.
+    pub fn guards(&self) -> Option<&Guards> {
+        self.guards.as_deref()
     }
 
     /// The id of the row.
@@ -202,8 +234,8 @@ impl Write {
     /// When the lease of a new row that has been stamped is over, if it was granted one.
     pub fn first_lease_end(&self) -> Option<Timestamp> {
         match self.change {
-            Change::New => self.intent.first_look_at(),
-            Change::Settlement | Change::Other { .. } => None,
+            Change::New if self.look_at.is_none() => self.intent.first_look_at(),
+            Change::New | Change::Settlement | Change::Other { .. } => None,
         }
     }
 
@@ -242,6 +274,9 @@ pub enum Written {
     Missed,
     /// Another policy version is active.
     PolicyMoved,
+    /// No slot of the run is left for it, or it is no longer alone under its subject; or others of the
+    /// same batch have come first.
+    Guarded,
 }
 
 /// Rows as they were at one moment.
@@ -501,7 +536,7 @@ fn is_postgres(address: &str) -> bool {
 
 /// The table of intents, in words of the domain.
 #[async_trait]
-pub trait Store: Agenda + Retention + Send + Sync + 'static {
+pub trait Store: Agenda + Guarded + Retention + Send + Sync + 'static {
     /// The store's time; answering it is a sign of life.
     async fn now(&self) -> Result<Timestamp, StoreError>;
 

@@ -10,6 +10,7 @@ use super::{
     Cursor, Diagnosis, DownstreamObject, Filter, Found, OrphanFact, Reference, RowKey, Store,
     StoreError, Stored, StoredPolicies, StoredPolicy, Touch, Version, Write, Written,
     agenda::{Agenda, Entry, Release, ToolKey},
+    guards::{Guarded, LookAlike},
     retention::{Filed, Kept, NextLook, Retention, Tombstone},
 };
 use crate::{
@@ -147,6 +148,15 @@ impl Agenda for Observed {
         self.0.due(tool, rows_max).await
     }
 
+    async fn due_proposals(
+        &self,
+        namespace: Option<&str>,
+        tool: Option<&str>,
+        rows_max: usize,
+    ) -> Result<Vec<Entry>, StoreError> {
+        self.0.due_proposals(namespace, tool, rows_max).await
+    }
+
     async fn entry(&self, id: Uuid) -> Result<(Timestamp, Option<Entry>), StoreError> {
         self.0.entry(id).await
     }
@@ -196,5 +206,24 @@ impl Retention for Observed {
 
     async fn file(&self, claimed: &[Filed], looks: &[NextLook]) -> Result<(), StoreError> {
         self.0.file(claimed, looks).await
+    }
+}
+
+#[async_trait]
+impl Guarded for Observed {
+    async fn slots_held(&self, run: Uuid) -> Result<u64, StoreError> {
+        self.0.slots_held(run).await
+    }
+
+    async fn look_alikes(
+        &self,
+        subject: Uuid,
+        since: Timestamp,
+    ) -> Result<Vec<LookAlike>, StoreError> {
+        self.0.look_alikes(subject, since).await
+    }
+
+    async fn forget_look_alikes(&self, rows_max: usize) -> Result<usize, StoreError> {
+        self.0.forget_look_alikes(rows_max).await
     }
 }

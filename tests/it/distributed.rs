@@ -14,7 +14,7 @@ use intent_ledger::{
     domain::{identity::HASH_VERSION, intent::State},
     ids,
     ledger::DEFAULT_NAMESPACE,
-    proto::v1::{CompleteRequest, Decision, FailureKind, Reason},
+    proto::v1::{BeginRequest, CompleteRequest, Decision, FailureKind, Reason},
     store::{
         self, DownstreamObject, Filter, Reference, RowKey, StoreOptions, Touch,
         agenda::{Entry, Release, ToolKey},
@@ -318,7 +318,7 @@ async fn every_unique_index_has_the_distribution_column_and_no_table_has_a_trigg
 }
 
 /// The operations of the traits, which [`every_statement`] all asks for.
-const OPERATIONS: [&str; 28] = [
+const OPERATIONS: [&str; 32] = [
     "now",
     "write",
     "find",
@@ -338,6 +338,7 @@ const OPERATIONS: [&str; 28] = [
     "gather",
     "due_tools",
     "due",
+    "due_proposals",
     "entry",
     "claim",
     "waiting_for_people",
@@ -347,7 +348,28 @@ const OPERATIONS: [&str; 28] = [
     "prune",
     "purge",
     "file",
+    "slots_held",
+    "look_alikes",
+    "forget_look_alikes",
 ];
+
+/// Every gate at once.
+const GATED_POLICY: &str = r#"
+version = 1
+[defaults]
+scope = "namespace"
+[tools.charge]
+identity = ["/order"]
+free_text = ["/memo"]
+limit_per_run = 2
+look_alike = { subject = ["/amount"], window = "1h", action = "await_approval" }
+"#;
+
+fn gated(order: &str) -> BeginRequest {
+    let mut request = charge(order, 7, "a");
+    request.identity.as_mut().unwrap().run_id = "r".into();
+    request
+}
 
 /// Every statement that a store sends, from the migration on.
 async fn every_statement() -> BTreeSet<String> {
@@ -369,7 +391,11 @@ async fn every_statement() -> BTreeSet<String> {
     completed(agent, charge("o-2", 1, "a"), b"1").await;
     let stranger = CompleteRequest { key: "ab".repeat(32), ..completion(&granted, b"1") };
     assert_eq!(error_of(agent.clone().complete(stranger).await), "INTENT_NOT_FOUND");
-    server.offer(&CHARGE_POLICY.replace("version = 1", "version = 2")).await;
+    server.offer(&GATED_POLICY.replace("version = 1", "version = 2")).await;
+    let limited = expect(agent, gated("o-3"), Decision::Execute, Reason::New).await;
+    fail(agent, failure(&limited, FailureKind::NotExecuted, "x")).await.unwrap();
+    expect(agent, gated("o-3"), Decision::Execute, Reason::Retry).await;
+    expect(agent, gated("o-4"), Decision::AwaitApproval, Reason::ApprovalRequired).await;
     let key = key_of(&granted).parse().unwrap();
     server.stop().await;
 
@@ -411,6 +437,7 @@ async fn every_statement() -> BTreeSet<String> {
     store.gather(10, Duration::ZERO).await.unwrap();
     store.due_tools(None).await.unwrap();
     store.due(&tool, 10).await.unwrap();
+    store.due_proposals(None, None, 10).await.unwrap();
     let (now, entry) = store.entry(ids::random()).await.unwrap();
     assert_eq!(entry, None);
     let entry = Entry {
@@ -429,6 +456,9 @@ async fn every_statement() -> BTreeSet<String> {
     store.waiting_for_people(None, None).await.unwrap();
     let release = Release { id: entry.id, version: 1, claimed_until, next: None };
     store.release(&[release]).await.unwrap();
+    store.slots_held(row.id).await.unwrap();
+    store.look_alikes(row.id, now).await.unwrap();
+    store.forget_look_alikes(10).await.unwrap();
     let (now, claimed) = store.claim_filed(1, span).await.unwrap();
     store.kept(&[row.id]).await.unwrap();
     let left = Tombstone::of(found.rows[0].as_ref().unwrap(), now);
@@ -442,7 +472,15 @@ async fn every_statement() -> BTreeSet<String> {
 async fn no_statement_has_what_a_distributed_postgres_refuses() {
     let statements = every_statement().await;
     let all = statements.iter().map(|it| it.trim_start()).collect::<Vec<_>>().join("\n");
-    for part in ["INSERT INTO intents", "UPDATE intents", "orphan_facts", "policies", "COMMIT"] {
+    for part in [
+        "INSERT INTO intents",
+        "UPDATE intents",
+        "orphan_facts",
+        "policies",
+        "run_slots",
+        "look_alikes",
+        "COMMIT",
+    ] {
         assert!(all.contains(part), "{part} is among them:\n{all}");
     }
     assert_eq!(search(statements.into_iter().map(|sql| (sql.clone(), sql))), BTreeMap::new());
@@ -456,6 +494,7 @@ fn every_operation_of_the_store_is_searched() {
         ("mod.rs", "pub trait Store"),
         ("agenda.rs", "pub trait Agenda"),
         ("retention.rs", "pub trait Retention"),
+        ("guards.rs", "pub trait Guarded"),
     ] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store").join(file);
         let source = fs::read_to_string(path).unwrap();

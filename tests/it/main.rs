@@ -4,6 +4,7 @@
 mod support;
 
 mod agenda;
+mod approvals;
 mod batcher;
 mod begin;
 mod classes;
@@ -12,10 +13,13 @@ mod deadlines;
 mod distributed;
 mod doubt;
 mod downstream;
+mod guards;
 mod hash_version;
 mod keys;
 mod layers;
+mod limits;
 mod list;
+mod look_alikes;
 mod lookup;
 mod lost_answers;
 mod namespaces;

@@ -9,6 +9,14 @@ use crate::{
     support::{calls::CHARGE_POLICY, process::ServerProcess, server::TestStore},
 };
 
+/// A tool that needs a person.
+const REFUND: &str = r#"
+[tools.refund]
+identity = ["/order"]
+free_text = ["/memo"]
+approval = { when = "args.amount > 100" }
+"#;
+
 on_both_stores! {
     async fn a_python_client_begins_completes_replays_and_holds(kind) {
         let Ok(python) = std::env::var("INTENT_LEDGER_TEST_PYTHON") else {
@@ -18,7 +26,8 @@ on_both_stores! {
             );
         };
         let store = TestStore::new(kind).await;
-        let mut server = ServerProcess::start(&store.address, Some(CHARGE_POLICY), &[]).await;
+        let policy = format!("{CHARGE_POLICY}{REFUND}");
+        let mut server = ServerProcess::start(&store.address, Some(&policy), &[]).await;
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let mut tests = Command::new(python);
         tests

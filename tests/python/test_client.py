@@ -66,7 +66,14 @@ def generate(directory):
 STUBS = tempfile.TemporaryDirectory()
 generate(STUBS.name)
 
-from intent_ledger.v1 import intent_pb2, ledger_service_pb2, ledger_service_pb2_grpc, reason_pb2  # noqa: E402
+from intent_ledger.v1 import (  # noqa: E402
+    intent_pb2,
+    ledger_service_pb2,
+    ledger_service_pb2_grpc,
+    operations_service_pb2,
+    operations_service_pb2_grpc,
+    reason_pb2,
+)
 
 
 def target(url):
@@ -224,6 +231,57 @@ class ClientTest(unittest.TestCase):
         request.wait.FromSeconds(60)
         intent = self.ledger.Lookup(request, timeout=1).intent
         self.assertEqual(intent.state, intent_pb2.INTENT_STATE_STARTED)
+
+
+    def test_a_person_decides_on_what_is_executed(self):
+        """The whole way of an approval, with an orchestrator that waits meanwhile."""
+        people = operations_service_pb2_grpc.IntentOperationsServiceStub(self.channel)
+        spelled = '{ "order": "%s", "amount": 400.0, "memo": "first words" }' % order()
+
+        def refund(arguments_json):
+            return ledger_service_pb2.BeginRequest(
+                identity=intent_pb2.Identity(tool="refund"),
+                arguments_json=arguments_json,
+                attempt_id=str(uuid.uuid4()),
+                caller="agent-7",
+            )
+
+        asked = self.expect(refund(spelled), "AWAIT_APPROVAL", "APPROVAL_REQUIRED")
+        self.assertEqual(asked.attempt_id, "")
+        by_key = {"key": asked.intent.key}
+        waiting = ledger_service_pb2.LookupRequest(**by_key)
+        waiting.wait.seconds = 30
+        with futures.ThreadPoolExecutor(1) as pool:
+            waiter = pool.submit(self.ledger.Lookup, waiting, timeout=60)
+            full = ledger_service_pb2.LookupRequest(view=intent_pb2.INTENT_VIEW_FULL, **by_key)
+            shown = self.ledger.Lookup(full, timeout=30).intent
+            self.assertEqual(shown.arguments_json, spelled)
+
+            def approval(actor):
+                return operations_service_pb2.ApproveIntentRequest(
+                    key=shown.key, etag=shown.etag, reason="the parcel came back", actor=actor
+                )
+
+            with self.assertRaises(grpc.RpcError) as own:
+                people.ApproveIntent(approval("agent-7"), timeout=30)
+            self.assertEqual(own.exception.code(), grpc.StatusCode.PERMISSION_DENIED)
+            self.assertEqual(error_info(own.exception).metadata["nextAction"], "ASK_ANOTHER_PERSON")
+            people.ApproveIntent(approval("ada"), timeout=30)
+            heard = waiter.result(60).intent
+        self.assertEqual(heard.state, intent_pb2.INTENT_STATE_APPROVED)
+        with self.assertRaises(grpc.RpcError) as late:
+            denial = operations_service_pb2.DenyIntentRequest(
+                key=shown.key, etag=shown.etag, reason="no", actor="bob"
+            )
+            people.DenyIntent(denial, timeout=30)
+        self.assertEqual(error_info(late.exception).reason, "ALREADY_DECIDED")
+
+        reworded = json.loads(spelled) | {"memo": "other words"}
+        granted = self.expect(refund(json.dumps(reworded)), "EXECUTE", "APPROVED")
+        self.assertEqual(granted.approved_arguments_json, spelled)
+        self.complete(granted, b'{"id":"re_1"}')
+        replay = self.expect(refund(spelled), "REPLAY", "COMPLETED")
+        self.assertEqual(replay.intent.result, b'{"id":"re_1"}')
 
 
 class RetryingClientTest(ClientTest):

@@ -13,6 +13,7 @@ use intent_ledger::{
         Cursor, Diagnosis, DownstreamObject, Filter, Found, OrphanFact, Reference, RowKey, Store,
         StoreError, Stored, StoredPolicies, StoredPolicy, Touch, Version, Write, Written,
         agenda::{Agenda, Entry, Release, ToolKey},
+        guards::{Guarded, LookAlike},
         retention::{Filed, Kept, NextLook, Retention, Tombstone},
     },
 };
@@ -305,6 +306,15 @@ impl Agenda for Connection {
         self.read(|table| table.due(tool, rows_max)).await
     }
 
+    async fn due_proposals(
+        &self,
+        namespace: Option<&str>,
+        tool: Option<&str>,
+        rows_max: usize,
+    ) -> Result<Vec<Entry>, StoreError> {
+        self.read(|table| table.due_proposals(namespace, tool, rows_max)).await
+    }
+
     async fn entry(&self, id: Uuid) -> Result<(Timestamp, Option<Entry>), StoreError> {
         self.read(|table| table.entry(id)).await
     }
@@ -359,5 +369,24 @@ impl Retention for Connection {
     async fn file(&self, claimed: &[Filed], looks: &[NextLook]) -> Result<(), StoreError> {
         let (claimed, looks) = (claimed.to_vec(), looks.to_vec());
         self.change(1, move |table| table.file(&claimed, &looks)).await
+    }
+}
+
+#[async_trait]
+impl Guarded for Connection {
+    async fn slots_held(&self, run: Uuid) -> Result<u64, StoreError> {
+        self.read(|table| table.slots_held(run)).await
+    }
+
+    async fn look_alikes(
+        &self,
+        subject: Uuid,
+        since: Timestamp,
+    ) -> Result<Vec<LookAlike>, StoreError> {
+        self.read(|table| table.look_alikes(subject, since)).await
+    }
+
+    async fn forget_look_alikes(&self, rows_max: usize) -> Result<usize, StoreError> {
+        self.change(1, move |table| table.forget_look_alikes(rows_max)).await
     }
 }

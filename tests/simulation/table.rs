@@ -2,7 +2,11 @@
 //!
 //! Nothing goes wrong here; that is the business of the connections to it.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use intent_ledger::{
     domain::{
@@ -16,12 +20,13 @@ use intent_ledger::{
         Cursor, DownstreamObject, Expected, Filter, Found, ORPHANS_PER_NAMESPACE_MAX, OrphanFact,
         Reference, RowKey, Stored, StoredPolicies, StoredPolicy, Touch, Version, Write, Written,
         agenda::{Entry, Release, ToolKey, WAITING_MAX},
+        guards::LookAlike,
         retention::{Filed, Kept, NextLook, Tombstone},
     },
 };
 use uuid::Uuid;
 
-use super::{calendar::Calendar, mutation::Mutation, oracle::Oracle};
+use super::{calendar::Calendar, guards::Taken, mutation::Mutation, oracle::Oracle};
 
 /// Rows, facts, policies, and what is due.
 pub(crate) struct Table {
@@ -34,12 +39,15 @@ pub(crate) struct Table {
     orphans: BTreeMap<(Uuid, String), Vec<Event>>,
     policies: StoredPolicies,
     entries: BTreeMap<Uuid, Entry>,
+    /// Those of them that are proposals.
+    proposals: BTreeSet<Uuid>,
     /// Grants that are looked through once the first of their leases is over.
     batches: BTreeMap<(Timestamp, u64), Vec<Uuid>>,
     /// When rows are looked at for their retention.
     filed: BTreeMap<(Timestamp, Uuid), Vec<Uuid>>,
     pruned_at: BTreeMap<Uuid, Timestamp>,
     writes: u64,
+    taken: Taken,
 }
 
 impl Table {
@@ -58,10 +66,12 @@ impl Table {
             orphans: BTreeMap::new(),
             policies: StoredPolicies::default(),
             entries: BTreeMap::new(),
+            proposals: BTreeSet::new(),
             batches: BTreeMap::new(),
             filed: BTreeMap::new(),
             pruned_at: BTreeMap::new(),
             writes: 0,
+            taken: Taken::default(),
         }
     }
 
@@ -122,6 +132,9 @@ impl Table {
         if write.policy().is_some_and(|version| version != self.policies.active) {
             return Written::PolicyMoved;
         }
+        if self.taken.refuse(write) {
+            return Written::Guarded;
+        }
         write.stamp(at);
         let id = write.row_id();
         let old = self.rows.get(&id);
@@ -150,6 +163,7 @@ impl Table {
         let mut intent = (*write.intent).clone();
         (intent.replay_count, intent.last_seen_at) = counted.unwrap_or_default();
         self.rows.insert(id, Stored { intent, version });
+        self.taken.keep(write, at);
         if let Some(due_at) = write.look_at() {
             self.put(write, due_at);
         }
@@ -166,6 +180,11 @@ impl Table {
             return;
         }
         let version = self.entries.get(&write.row_id()).map_or(1, |entry| entry.version + 1);
+        if write.intent.state == State::AwaitingApproval {
+            self.proposals.insert(write.row_id());
+        } else {
+            self.proposals.remove(&write.row_id());
+        }
         self.insert_entry(write.row_id(), &write.intent.clone(), due_at, version);
     }
 
@@ -321,7 +340,9 @@ impl Table {
     pub(crate) fn due_tools(&mut self, namespace: Option<&str>) -> Vec<ToolKey> {
         let now = self.now();
         let due = self.entries.values().filter(|entry| {
-            entry.due_at <= now && namespace.is_none_or(|it| it == entry.namespace)
+            entry.due_at <= now
+                && !self.proposals.contains(&entry.id)
+                && namespace.is_none_or(|it| it == entry.namespace)
         });
         let tools =
             due.map(|it| ToolKey { namespace: it.namespace.clone(), tool: it.tool.clone() });
@@ -331,12 +352,32 @@ impl Table {
     pub(crate) fn due(&mut self, tool: &ToolKey, rows_max: usize) -> (Timestamp, Vec<Entry>) {
         let now = self.now();
         let due = self.entries.values().filter(|entry| {
-            entry.due_at <= now && (&entry.namespace, &entry.tool) == (&tool.namespace, &tool.tool)
+            entry.due_at <= now
+                && !self.proposals.contains(&entry.id)
+                && (&entry.namespace, &entry.tool) == (&tool.namespace, &tool.tool)
         });
         let mut due: Vec<Entry> = due.cloned().collect();
         due.sort_by_key(|entry| (entry.due_at, entry.id));
         due.truncate(rows_max);
         (now, due)
+    }
+
+    pub(crate) fn due_proposals(
+        &mut self,
+        namespace: Option<&str>,
+        tool: Option<&str>,
+        rows_max: usize,
+    ) -> Vec<Entry> {
+        let now = self.now();
+        let due = self.proposals.iter().filter_map(|id| self.entries.get(id)).filter(|entry| {
+            entry.due_at <= now
+                && namespace.is_none_or(|it| it == entry.namespace)
+                && tool.is_none_or(|it| it == entry.tool)
+        });
+        let mut due: Vec<Entry> = due.cloned().collect();
+        due.sort_by_key(|entry| (entry.due_at, entry.id));
+        due.truncate(rows_max);
+        due
     }
 
     pub(crate) fn entry(&mut self, id: Uuid) -> (Timestamp, Option<Entry>) {
@@ -376,6 +417,27 @@ impl Table {
             *counts.entry(row.intent.namespace.clone()).or_default() += 1;
         }
         counts
+    }
+
+    pub(crate) fn slots_held(&self, run: Uuid) -> u64 {
+        self.taken.slots_held(run)
+    }
+
+    pub(crate) fn look_alikes(&self, subject: Uuid, since: Timestamp) -> Vec<LookAlike> {
+        let rows = self.taken.under(subject, since).into_iter();
+        rows.filter_map(|id| self.rows.get(&id))
+            .map(|Stored { intent, .. }| LookAlike {
+                key: intent.key,
+                state: intent.state,
+                run_id: intent.run_id.clone(),
+                created_at: intent.created_at,
+            })
+            .collect()
+    }
+
+    pub(crate) fn forget_look_alikes(&mut self, rows_max: usize) -> usize {
+        let now = self.now();
+        self.taken.forget(now, rows_max)
     }
 
     pub(crate) fn release(&mut self, releases: &[Release]) {

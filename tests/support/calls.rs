@@ -1,10 +1,10 @@
 //! Short ways to say a call, in the words of the cases.
 
 use intent_ledger::proto::v1::{
-    BeginRequest, BeginResponse, CompleteRequest, Decision, Event, EventKind, ExtendRequest,
-    ExtendResponse, FailRequest, FailureKind, Identity, Intent, IntentState, IntentView,
-    LookupRequest, Reason, Resolution, ResolveIntentRequest,
-    intent_ledger_service_client::IntentLedgerServiceClient,
+    ApproveIntentRequest, BeginRequest, BeginResponse, CompleteRequest, Decision,
+    DenyIntentRequest, Event, EventKind, ExtendRequest, ExtendResponse, FailRequest, FailureKind,
+    Identity, Intent, IntentState, IntentView, LookupRequest, Reason, Resolution,
+    ResolveIntentRequest, intent_ledger_service_client::IntentLedgerServiceClient,
     intent_operations_service_client::IntentOperationsServiceClient, lookup_request::By,
 };
 use tonic::{Status, transport::Channel};
@@ -233,6 +233,37 @@ pub(crate) async fn resolve(
     request: ResolveIntentRequest,
 ) -> Result<Intent, Status> {
     Ok(operator.clone().resolve_intent(request).await?.into_inner().intent.unwrap())
+}
+
+/// A person's yes to what was looked at.
+pub(crate) fn approval(intent: &Intent, actor: &str) -> ApproveIntentRequest {
+    ApproveIntentRequest {
+        namespace: intent.namespace.clone(),
+        key: intent.key.clone(),
+        etag: intent.etag.clone(),
+        reason: "it is right".into(),
+        actor: actor.into(),
+    }
+}
+
+/// A person's no to what was looked at.
+pub(crate) fn denial(intent: &Intent, actor: &str) -> DenyIntentRequest {
+    let ApproveIntentRequest { namespace, key, etag, actor, .. } = approval(intent, actor);
+    DenyIntentRequest { namespace, key, etag, reason: "it is wrong".into(), actor }
+}
+
+pub(crate) async fn approve(
+    operator: &Operator,
+    request: ApproveIntentRequest,
+) -> Result<Intent, Status> {
+    Ok(operator.clone().approve_intent(request).await?.into_inner().intent.unwrap())
+}
+
+pub(crate) async fn deny(
+    operator: &Operator,
+    request: DenyIntentRequest,
+) -> Result<Intent, Status> {
+    Ok(operator.clone().deny_intent(request).await?.into_inner().intent.unwrap())
 }
 
 /// Shorter ways to read an answer.

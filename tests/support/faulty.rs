@@ -18,6 +18,7 @@ use intent_ledger::{
         Cursor, Diagnosis, DownstreamObject, Filter, Found, OrphanFact, Reference, RowKey, Store,
         StoreError, Stored, StoredPolicies, StoredPolicy, Touch, Version, Write, Written,
         agenda::{Agenda, Entry, Release, ToolKey},
+        guards::{Guarded, LookAlike},
         retention::{Filed, Kept, NextLook, Retention, Tombstone},
     },
 };
@@ -409,6 +410,16 @@ impl Agenda for FaultyStore {
         self.inner.due(tool, rows_max).await
     }
 
+    async fn due_proposals(
+        &self,
+        namespace: Option<&str>,
+        tool: Option<&str>,
+        rows_max: usize,
+    ) -> Result<Vec<Entry>, StoreError> {
+        self.up()?;
+        self.inner.due_proposals(namespace, tool, rows_max).await
+    }
+
     async fn entry(&self, id: Uuid) -> Result<(Timestamp, Option<Entry>), StoreError> {
         self.up()?;
         self.inner.entry(id).await
@@ -462,6 +473,28 @@ impl Retention for FaultyStore {
 
     async fn file(&self, claimed: &[Filed], looks: &[NextLook]) -> Result<(), StoreError> {
         self.step(self.inner.file(claimed, looks)).await
+    }
+}
+
+#[async_trait]
+impl Guarded for FaultyStore {
+    async fn slots_held(&self, run: Uuid) -> Result<u64, StoreError> {
+        self.up()?;
+        self.inner.slots_held(run).await
+    }
+
+    async fn look_alikes(
+        &self,
+        subject: Uuid,
+        since: Timestamp,
+    ) -> Result<Vec<LookAlike>, StoreError> {
+        self.up()?;
+        self.inner.look_alikes(subject, since).await
+    }
+
+    async fn forget_look_alikes(&self, rows_max: usize) -> Result<usize, StoreError> {
+        self.up()?;
+        self.inner.forget_look_alikes(rows_max).await
     }
 }
 

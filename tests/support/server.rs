@@ -189,6 +189,16 @@ impl TestStore {
                     *at = (micros - i64::try_from(span.as_micros()).unwrap()).into();
                 }
             }
+            if let Some(approval) = details.get_mut("approval").filter(|it| it.is_object()) {
+                let micros = i64::try_from(span.as_micros()).unwrap();
+                for time in ["proposed_at", "expires_at"] {
+                    approval[time] = (approval[time].as_i64().unwrap() - micros).into();
+                }
+                if let Some(yes) = approval["verdict"].get_mut("Approved") {
+                    let until = yes["valid_until"].as_i64().unwrap();
+                    yes["valid_until"] = (until - micros).into();
+                }
+            }
             let id = match self.address.starts_with("sqlite:") {
                 true => format!("x'{}'", id.simple()),
                 false => format!("'{id}'"),
@@ -216,6 +226,8 @@ impl TestStore {
         self.sql(&format!("UPDATE intents SET version = version + 1, {}", all(&times))).await;
         self.sql(&format!("UPDATE granted_batches SET {}", all(&["due_at"]))).await;
         self.sql(&format!("UPDATE retention_batches SET {}", all(&["due_at"]))).await;
+        let times = ["created_at", "expires_at"];
+        self.sql(&format!("UPDATE look_alikes SET {}", all(&times))).await;
         let times = ["due_at", "asked_at", "claimed_until"];
         self.sql(&format!("UPDATE open_intents SET version = version + 1, {}", all(&times))).await;
     }

@@ -5,7 +5,7 @@ use crate::domain::{
     approval::Approval,
     attempt::{Attempt, Fate, GrantedOn, Promise},
     event::{Event, EventKind, Provenance},
-    intent::{Intent, Probing, State, Transition, TransitionError},
+    intent::{Intent, Probing, RunSlot, State, Transition, TransitionError},
     time::Timestamp,
     tool::{ApprovalRule, ToolPolicy},
 };
@@ -18,7 +18,9 @@ pub(super) fn grant(
     granted_on: GrantedOn,
     facts: &Facts,
 ) -> Result<Decision, TransitionError> {
-    if let Some(refused) = gates(policy, facts) {
+    // A row that was begun without a run, before there was a limit, counts for none.
+    let limited = policy.limit_per_run.is_some() && !row.run_id.is_empty();
+    if let Some(refused) = gates(policy, facts, limited && row.slot != RunSlot::Held) {
         return Ok(refused);
     }
     let mut next = row.clone();
@@ -38,6 +40,9 @@ pub(super) fn grant(
         }
     }
     next.go(Transition::Grant)?;
+    if limited {
+        next.slot = RunSlot::Held;
+    }
     // What an attempt of unknown fate is asked by stays.
     for (name, value) in &candidate.kept {
         next.kept.entry(name.clone()).or_insert_with(|| value.clone());
@@ -99,32 +104,31 @@ pub(super) fn propose_again(
     let mut next = row.clone();
     next.go(Transition::Propose)?;
     next.unsettle();
-    let events = propose(&mut next, call, policy, now).into_iter().collect();
+    let events = vec![propose(&mut next, call, policy, now)];
     Ok(Decision::AwaitApproval { write: Some(Written { intent: Box::new(next), events }) })
 }
 
-/// Writes the proposal into the row; `None` where no rule says how long it would stand.
+/// Writes the proposal into the row.
 pub(super) fn propose(
     intent: &mut Intent,
     call: &BeginCall,
     policy: &ToolPolicy,
     now: Timestamp,
-) -> Option<Event> {
-    let rule = policy.approval.or_else(|| {
-        // The policy has dropped the gate since; the row keeps its own terms.
-        intent.approval.as_ref().map(|old| ApprovalRule {
-            expires: old.expires_at.since(old.proposed_at),
-            valid_for: old.valid_for,
-        })
-    })?;
+) -> Event {
+    // Where the policy has dropped the gate since, the row keeps its own terms.
+    let own = intent.approval.as_ref().map(|old| ApprovalRule {
+        expires: old.expires_at.since(old.proposed_at),
+        valid_for: old.valid_for,
+    });
+    let rule = policy.approval.or(own).unwrap_or_default();
     let before = intent.state;
     intent.approval = Some(Approval::propose(rule, &call.caller, &call.arguments_json, now));
-    Some(Event {
+    Event {
         kind: EventKind::Proposed,
         actor: call.caller.clone(),
         attempt_id: Some(call.attempt_id),
         ..plain_event(before, now)
-    })
+    }
 }
 
 pub(super) fn new_intent(
@@ -153,6 +157,7 @@ pub(super) fn new_intent(
         attempts: Vec::new(),
         attempts_forgiven: 0,
         approval: None,
+        slot: RunSlot::None,
         result: None,
         pruned: false,
         settlement: None,

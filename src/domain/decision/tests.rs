@@ -4,6 +4,7 @@ use super::{row::plain_event, *};
 use crate::domain::event::EventKind;
 use crate::domain::fixtures::*;
 use crate::domain::review::Resolution;
+use crate::domain::tool::ApprovalRule;
 use crate::domain::verdict::Answer;
 
 type Told = fn() -> Story;
@@ -289,7 +290,7 @@ fn other_binding_arguments_are_told_before_all_else_and_touch_no_row() {
     let other = candidate(r#"{"amount":1201,"order":"o-17"}"#, KeyBasis::BusinessIds);
     for (found, story, attempt, _) in LINES {
         let mut story = story();
-        story.facts.halted = true;
+        story.policy.halted = true;
         let Some(row) = story.row.as_ref() else { continue };
         let decision =
             decide(Some(row), &call(*attempt), &other, &story.policy, &story.facts).unwrap();
@@ -304,8 +305,11 @@ fn other_binding_arguments_are_told_before_all_else_and_touch_no_row() {
 fn a_gate_stands_before_every_execute_but_a_resent_one() {
     type Close = fn(&mut Story);
     let gates: [(Close, &str); 3] = [
-        (|story| story.facts.halted = true, "REFUSE TOOL_HALTED"),
-        (|story| story.facts.slot_free = false, "REFUSE RUN_LIMIT"),
+        (|story| story.policy.halted = true, "REFUSE TOOL_HALTED"),
+        (
+            |story| (story.policy.limit_per_run, story.facts.slot_free) = (Some(1), false),
+            "REFUSE RUN_LIMIT",
+        ),
         (
             |story| (story.policy.listed, story.policy.refuse_unlisted) = (false, true),
             "REFUSE TOOL_NOT_LISTED",
@@ -331,7 +335,7 @@ fn a_class_that_records_nothing_executes_each_time_unless_halted() {
             assert_eq!(words(&story.begin_as(&call(1))), "EXECUTE NOT_RECORDED");
             assert_eq!(story.row, None);
         }
-        story.facts.halted = true;
+        story.policy.halted = true;
         assert_eq!(words(&story.ask(&call(1))), "REFUSE TOOL_HALTED");
     }
 }
@@ -350,35 +354,108 @@ fn a_row_decides_though_the_class_has_changed_since() {
 #[test]
 fn a_new_row_meets_orphans_then_look_alikes_then_approval_then_the_gates() {
     let orphan = plain_event(State::Unknown, START);
-    let facts = |orphans: &[Event], look_alike, approval_required, halted, slot_free| Facts {
-        orphans: orphans.to_vec(),
-        look_alike,
-        approval_required,
-        halted,
-        slot_free,
-        ..Facts::at(START)
+    use LookAlikeAction::{AwaitApproval, Refuse, Warn};
+    let line = |orphans: &[Event], action, approval_required, halted, slot_free| {
+        let policy = ToolPolicy { halted, limit_per_run: Some(1), ..gated() };
+        let mut story = Story::under(looking_alike(policy, action));
+        story.facts = Facts {
+            orphans: orphans.to_vec(),
+            similar: vec![Key::from_bytes([8; 32])],
+            approval_required,
+            slot_free,
+            ..Facts::at(START)
+        };
+        story
     };
     let lines = [
-        (facts(&[orphan], LookAlike::Refuse, true, true, false), "HOLD NEEDS_ATTENTION"),
-        (facts(&[], LookAlike::Refuse, true, true, false), "REFUSE LOOK_ALIKE_LIMIT"),
-        (facts(&[], LookAlike::AwaitApproval, false, true, false), "AWAIT_APPROVAL, new"),
-        (facts(&[], LookAlike::None, true, true, false), "AWAIT_APPROVAL, new"),
-        (facts(&[], LookAlike::None, false, true, false), "REFUSE TOOL_HALTED"),
-        (facts(&[], LookAlike::None, false, false, false), "REFUSE RUN_LIMIT"),
-        (facts(&[], LookAlike::None, false, false, true), "EXECUTE NEW"),
+        (line(&[orphan], Refuse, true, true, false), "HOLD NEEDS_ATTENTION"),
+        (line(&[], Refuse, true, true, false), "REFUSE LOOK_ALIKE_LIMIT"),
+        (line(&[], AwaitApproval, false, true, false), "AWAIT_APPROVAL, new"),
+        (line(&[], Warn, true, true, false), "AWAIT_APPROVAL, new"),
+        (line(&[], Warn, false, true, false), "REFUSE TOOL_HALTED"),
+        (line(&[], Warn, false, false, false), "REFUSE RUN_LIMIT"),
+        (line(&[], Warn, false, false, true), "EXECUTE NEW"),
     ];
-    for (facts, answer) in lines {
-        let mut story = Story::under(gated());
-        story.facts = facts;
-        assert_eq!(words(&story.ask(&call(1))), answer, "{:?}", story.facts);
+    for (story, answer) in &lines {
+        assert_eq!(words(&story.ask(&call(1))), *answer, "{:?}", story.facts);
+        // Where nothing looks the same, no action follows.
+        let mut alone = story.clone();
+        alone.facts.similar.clear();
+        let alone = words(&alone.ask(&call(1)));
+        assert!(!alone.contains("LOOK_ALIKE"), "{alone}");
     }
+}
+
+#[test]
+fn a_proposal_names_what_it_looks_like() {
+    let other = Key::from_bytes([8; 32]);
+    let mut story = Story::under(looking_alike(plain(), LookAlikeAction::AwaitApproval));
+    story.facts.similar = vec![other];
+    let story = story.begin(1);
+    assert_eq!(story.events[0].note, format!("looks like {other}"));
+    let approval = story.row().approval.as_ref().unwrap();
+    let terms = ApprovalRule::default();
+    assert_eq!(approval.expires_at, START + terms.expires);
+    assert_eq!(approval.valid_for, terms.valid_for);
+    // Whoever asked first waits for nobody: only a new row is compared.
+    assert_eq!(words(&story.approved().ask(&call(2))), "EXECUTE APPROVED");
+}
+
+#[test]
+fn a_limit_needs_a_run_to_count_for() {
+    let mut story = Story::under(ToolPolicy { limit_per_run: Some(1), ..plain() });
+    let nowhere = BeginCall { run_id: String::new(), ..call(1) };
+    assert_eq!(words(&story.ask(&nowhere)), "RUN_REQUIRED");
+    // A row of before the limit is still served.
+    story.policy.limit_per_run = None;
+    story.begin_as(&nowhere);
+    let mut story = story.failed(1);
+    story.policy.limit_per_run = Some(1);
+    story.facts.slot_free = false;
+    let again = BeginCall { run_id: String::new(), ..call(2) };
+    assert_eq!(words(&story.begin_as(&again)), "EXECUTE RETRY");
+    assert_eq!(story.row().slot, RunSlot::None);
+}
+
+#[test]
+fn a_slot_is_held_until_the_intent_has_failed_and_taken_again_by_a_retry() {
+    let limited = ToolPolicy { limit_per_run: Some(1), ..deduplicating() };
+    let slot = |story: &Story| story.row().slot;
+    let begun = begun(limited.clone());
+    assert_eq!(slot(&begun), RunSlot::Held);
+    assert_eq!(slot(&begun.clone().completed(1, "a")), RunSlot::Held);
+    // Of unknown outcome: a further grant takes no second slot, even if none is left.
+    let mut lost = begun.clone().lost(1);
+    assert_eq!(slot(&lost), RunSlot::Held);
+    lost.facts.slot_free = false;
+    assert_eq!(words(&lost.begin_as(&call(2))), "EXECUTE DOWNSTREAM_DEDUPES");
+    let mut failed = begun.failed(1);
+    assert_eq!(slot(&failed), RunSlot::GivenBack);
+    failed.facts.slot_free = false;
+    assert_eq!(words(&failed.ask(&call(2))), "REFUSE RUN_LIMIT");
+    failed.facts.slot_free = true;
+    assert_eq!(slot(&failed.clone().begin(2)), RunSlot::Held);
+    // It happened after all, so it counts, whether or not there is room.
+    assert_eq!(slot(&failed.completed(1, "a")), RunSlot::Held);
+    // A proposal holds none, nor does an approval.
+    let mut story = Story::under(ToolPolicy { approval: gated().approval, ..limited });
+    story.facts.approval_required = true;
+    let story = story.begin(1);
+    assert_eq!(slot(&story), RunSlot::None);
+    let mut story = story.approved();
+    assert_eq!(slot(&story), RunSlot::None);
+    story.facts.slot_free = false;
+    assert_eq!(words(&story.begin_as(&call(2))), "REFUSE RUN_LIMIT");
+    assert_eq!(story.state(), State::Approved, "the approval is unspent");
+    story.facts.slot_free = true;
+    assert_eq!(slot(&story.begin(2)), RunSlot::Held);
 }
 
 #[test]
 fn a_key_of_step_and_arguments_is_too_weak_for_a_tool_that_may_need_approval() {
     let weak = candidate(ARGUMENTS, KeyBasis::StepArguments);
-    let mut alike = Story::under(plain());
-    alike.facts.look_alike = LookAlike::AwaitApproval;
+    let mut alike = Story::under(looking_alike(plain(), LookAlikeAction::AwaitApproval));
+    alike.facts.similar = vec![Key::from_bytes([8; 32])];
     for story in [Story::gated(), Story::under(gated()), alike] {
         let decision = decide(None, &call(1), &weak, &story.policy, &story.facts).unwrap();
         assert_eq!(words(&decision), "WEAK_KEY");

@@ -3,8 +3,7 @@
 use super::{BeginAnswer, Checked};
 use crate::{
     domain::{
-        attempt::GrantedOn,
-        decision::{Candidate, Decision, ExecuteReason},
+        decision::{Candidate, Decision},
         identity::KeyBasis,
         intent::Intent,
         tool::ToolPolicy,
@@ -31,6 +30,10 @@ pub(super) fn without_row(
         let problem = format!("must have {name:?}, by which the tool's policy asks the downstream");
         return Err(Violation::new("identity.business_ids", "BUSINESS_ID_REQUIRED", problem).into());
     }
+    if decision == Decision::RunRequired {
+        let problem = "must be given: the tool's policy limits how often a run may call it";
+        return Err(Violation::new("identity.run_id", "RUN_REQUIRED", problem).into());
+    }
     let model_message = model_message(&decision, None, policy, &checked.call.tool);
     Ok(BeginAnswer {
         decision,
@@ -41,6 +44,7 @@ pub(super) fn without_row(
         approved_arguments_json: String::new(),
         model_message,
         warnings: Vec::new(),
+        similar: Vec::new(),
         listed_tool: listed_tool(checked, policy),
     })
 }
@@ -55,12 +59,7 @@ pub(super) fn with_row(
 ) -> BeginAnswer {
     let Reading { now, stored } = reading;
     let intent = &stored.intent;
-    let reason = match &decision {
-        Decision::Execute { reason, .. } => Some(*reason),
-        _ => None,
-    };
-    let granted = intent.current().filter(|_| reason.is_some());
-    let approved = reason == Some(ExecuteReason::Granted(GrantedOn::Approved));
+    let granted = intent.current().filter(|_| matches!(decision, Decision::Execute { .. }));
     BeginAnswer {
         attempt_id: granted.map(|attempt| attempt.id),
         lease: granted.map(|attempt| attempt.lease_expires_at.since(now)),
@@ -68,10 +67,12 @@ pub(super) fn with_row(
         approved_arguments_json: intent
             .approval
             .as_ref()
-            .filter(|_| approved)
+            // Whatever the grant rests on: what the person saw is what is executed.
+            .filter(|_| granted.is_some())
             .map_or_else(String::new, |approval| approval.arguments_json.clone()),
         model_message: model_message(&decision, Some(intent), policy, &checked.call.tool),
         warnings: warnings(&decision, intent, candidate, checked),
+        similar: Vec::new(),
         listed_tool: listed_tool(checked, policy),
         row: Some(stored),
         decision,

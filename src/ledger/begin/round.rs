@@ -26,10 +26,10 @@ use crate::{
 
 /// One try; it ends without an answer where somebody else's write came first.
 pub(super) struct Round<'a> {
-    ledger: &'a Ledger,
-    checked: &'a Checked,
-    policies: Arc<PolicySet>,
-    policy: Arc<ToolPolicy>,
+    pub(super) ledger: &'a Ledger,
+    pub(super) checked: &'a Checked,
+    pub(super) policies: Arc<PolicySet>,
+    pub(super) policy: Arc<ToolPolicy>,
     candidates: Candidates,
     deadline: Deadline,
 }
@@ -110,7 +110,7 @@ impl<'a> Round<'a> {
     /// All times of a new row are those of its write, so that any will do for the decision.
     pub(super) async fn insert_unread(&self) -> Result<Inserted, LedgerError> {
         let Ok(candidate) = &self.candidates.active else { return Ok(Inserted::ReadFirst) };
-        if !self.is_plain() || self.recent().is_some() {
+        if !self.is_plain() || self.policy.is_gated() || self.recent().is_some() {
             return Ok(Inserted::ReadFirst);
         }
         let facts = Facts::at(Timestamp::default());
@@ -129,7 +129,7 @@ impl<'a> Round<'a> {
                 Ok(Inserted::PolicyMoved)
             }
             Outcome::Missed(Some(reading)) => Ok(Inserted::Met(reading)),
-            Outcome::Missed(None) => Ok(Inserted::ReadFirst),
+            Outcome::Missed(None) | Outcome::Guarded => Ok(Inserted::ReadFirst),
         }
     }
 
@@ -148,15 +148,28 @@ impl<'a> Round<'a> {
             orphans.extend(self.ledger.store.orphans(&key).await?);
         }
         let orphans_seen = !orphans.is_empty();
-        let facts = Facts { orphans, ..Facts::at(now) };
-        let mut decision = decide(None, &self.checked.call, candidate, &self.policy, &facts)?;
-        match written_by(&mut decision) {
+        let mut facts = Facts { orphans, ..Facts::at(now) };
+        let gates = self.gates(now, &mut facts).await?;
+        let call = &self.checked.call;
+        let mut decision = decide(None, call, candidate, &self.policy, &facts)?;
+        if let Some(run) = self.wanted_slot(None, &decision) {
+            facts.slot_free = self.slot_is_free(run).await?;
+            decision = decide(None, call, candidate, &self.policy, &facts)?;
+        }
+        let grants = matches!(decision, Decision::Execute { .. });
+        let answer = match written_by(&mut decision) {
             Some(written) => {
                 let write = Write::insert(written.intent, written.events, orphans_seen);
-                self.finish(decision, write, candidate).await
+                let write = gates.guard(write, grants, self.policy.limit_per_run);
+                self.finish(decision, write, candidate).await?
             }
-            None => self.without_row(decision),
-        }
+            None => self.without_row(decision)?,
+        };
+        Ok(answer.map(|mut answer| {
+            answer.warnings.extend(&gates.warnings);
+            answer.similar = gates.similar;
+            answer
+        }))
     }
 
     /// The key has a row: it is judged under its own recipe, after a look at what became of it where
@@ -218,8 +231,12 @@ impl<'a> Round<'a> {
     ) -> Result<Option<BeginAnswer>, LedgerError> {
         let row = &reading.stored.intent;
         let call = &self.checked.call;
-        let facts = Facts { probed, ..Facts::at(reading.now) };
+        let mut facts = Facts { probed, ..Facts::at(reading.now) };
         let mut decision = decide(Some(row), call, &candidate, &self.policy, &facts)?;
+        if let Some(run) = self.wanted_slot(Some(row), &decision) {
+            facts.slot_free = self.slot_is_free(run).await?;
+            decision = decide(Some(row), call, &candidate, &self.policy, &facts)?;
+        }
         if let Decision::ParametersChanged { pointers } = decision {
             let intent = Box::new(row.clone());
             return Err(LedgerError::ParametersChanged { intent, pointers });
@@ -234,7 +251,8 @@ impl<'a> Round<'a> {
             Some(written) => {
                 let policy = Some(self.policies.active().version());
                 let decision::Written { intent, events } = written;
-                let write = Write::replace(&reading.stored, intent, events, policy);
+                let write = Write::replace(&reading.stored, intent, events, policy)
+                    .limited_to(self.policy.limit_per_run);
                 self.finish(decision, write, &candidate).await
             }
             None => {
@@ -271,7 +289,7 @@ impl<'a> Round<'a> {
                 self.ledger.policies.reload(&self.ledger.store).await?;
                 Ok(None)
             }
-            Outcome::Missed(_) => Ok(None),
+            Outcome::Missed(_) | Outcome::Guarded => Ok(None),
         }
     }
 
@@ -330,6 +348,7 @@ fn written_by(decision: &mut Decision) -> Option<decision::Written> {
         | Decision::ParametersChanged { .. }
         | Decision::WeakKey
         | Decision::BusinessIdRequired { .. }
+        | Decision::RunRequired
         | Decision::NotRecorded => None,
     }
 }

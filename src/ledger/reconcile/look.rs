@@ -64,6 +64,8 @@ pub enum Verdict {
     NotAsked,
     /// The intent had moved on before the answer came.
     Outdated,
+    /// It was not asked: nobody had decided on the proposal in time.
+    Expired,
 }
 
 /// One intent that was looked at.
@@ -281,22 +283,28 @@ impl Ledger {
                 probes: entry.probes,
                 asked_at: entry.asked_at,
             }))),
-            Look::Person(outcome) => {
+            ref led_to @ (Look::Person(ref outcome) | Look::Expired(ref outcome)) => {
                 let after = if dry_run {
-                    Arc::new(Stored { intent: outcome.intent, ..(*reading.stored).clone() })
+                    Arc::new(Stored { intent: outcome.intent.clone(), ..(*reading.stored).clone() })
                 } else {
-                    self.hand_over(&reading, &policies, &policy).await?
+                    self.write_look(&reading, &policies, &policy).await?
                 };
-                let note = "the policy names no way to ask, and nobody else can tell";
-                let looked =
-                    Looked::new(intent, &after.intent, Verdict::NoEndpoint, entry.probes, note);
+                let (verdict, note) = match led_to {
+                    Look::Expired(_) => (Verdict::Expired, "nobody decided in time"),
+                    _ => {
+                        let note = "the policy names no way to ask, and nobody else can tell";
+                        (Verdict::NoEndpoint, note)
+                    }
+                };
+                let looked = Looked::new(intent, &after.intent, verdict, entry.probes, note);
                 let left = Settled { looked: Some(looked), next: None, completed: None };
                 Ok(Glance::Settled(left))
             }
         }
     }
 
-    async fn hand_over(
+    /// Writes what a look by itself leads to.
+    async fn write_look(
         &self,
         reading: &Reading,
         policies: &PolicySet,
@@ -304,7 +312,7 @@ impl Ledger {
     ) -> Result<Arc<Stored>, LedgerError> {
         let decide = |intent: &Intent, now: Timestamp| {
             let outcome = match look(intent, policy, now)? {
-                Look::Person(outcome) => *outcome,
+                Look::Person(outcome) | Look::Expired(outcome) => *outcome,
                 Look::Ask | Look::Later(_) | Look::Done => Outcome::unchanged(intent, Ok(())),
             };
             Ok((outcome, ()))

@@ -273,14 +273,7 @@ fn every_kind_of_mistake_is_named_with_its_line_and_key() {
 
 #[test]
 fn what_is_not_enforced_yet_is_refused_wherever_it_stands() {
-    let in_tool = [
-        ("approval", "approval = { when = \"true\" }"),
-        ("limit_per_run", "limit_per_run = 5"),
-        ("look_alike", "look_alike.action = \"warn\""),
-        ("halted", "halted = true"),
-        ("halted", "halted = false"),
-        ("keep_arguments", "keep_arguments = true"),
-    ];
+    let in_tool = [("keep_arguments", "keep_arguments = true")];
     for (key, line) in in_tool {
         for place in ["tools.a", "namespaces.n.tools.a"] {
             one(&format!("[{place}]\n{line}"), 2, &format!("{place}.{key}"), NOT_ENFORCED);
@@ -290,11 +283,66 @@ fn what_is_not_enforced_yet_is_refused_wherever_it_stands() {
         let text = format!("[{place}]\nkeep_arguments = true");
         one(&text, 2, &format!("{place}.keep_arguments"), NOT_ENFORCED);
     }
-    let approval = mistakes("[tools.a]\napproval = 1").remove(0).3;
+    let kept = mistakes("[defaults]\nkeep_arguments = true").remove(0).3;
     assert_eq!(
-        approval,
-        "approval is not enforced yet by this version; remove it, or wait for the version that does"
+        kept,
+        "keep_arguments = true is not enforced yet by this version; remove it, or wait for the version that does"
     );
+}
+
+#[test]
+fn mistakes_in_gates_are_told_where_they_stand() {
+    let table = [
+        ("approval = 1", "approval", "must be a table"),
+        ("approval.wen = \"true\"", "approval.wen", "did you mean"),
+        ("approval.when = true", "approval.when", "an expression such as"),
+        ("approval.when = \"args.amount >\"", "approval.when", "expression"),
+        ("approval.when = \"arg.amount > 1\"", "approval.when", "unknown variable arg"),
+        ("approval.when = \"status == 200\"", "approval.when", "unknown variable status"),
+        ("approval.expires = \"0s\"", "approval.expires", "longer than zero"),
+        ("approval.valid_for = 60", "approval.valid_for", "a duration such as"),
+        ("limit_per_run = 0", "limit_per_run", "from 1 to 10000"),
+        ("limit_per_run = 10_001", "limit_per_run", "from 1 to 10000"),
+        ("halted = 1", "halted", "true or false"),
+        ("look_alike = []", "look_alike", "must be a table"),
+        ("look_alike.window = \"1m\"", "look_alike", "needs a subject"),
+        ("look_alike.subject = []", "look_alike.subject", "must name a place"),
+        ("look_alike.subject = [\"to\"]", "look_alike.subject[0]", "to"),
+        (
+            "look_alike = { subject = [\"/to\"], action = \"refused\" }",
+            "look_alike.action",
+            "one of \"warn\", \"await_approval\", \"refuse\"",
+        ),
+    ];
+    for place in ["tools.a", "namespaces.n.tools.a"] {
+        for (line, key, part) in table {
+            one(&format!("[{place}]\n{line}"), 2, &format!("{place}.{key}"), part);
+        }
+    }
+    for key in
+        ["approval = {}", "limit_per_run = 1", "halted = true", "look_alike.subject = [\"/a\"]"]
+    {
+        let name = key.split([' ', '.']).next().unwrap();
+        one(&format!("[defaults]\n{key}"), 2, &format!("defaults.{name}"), "in a tool only");
+    }
+}
+
+#[test]
+fn a_gate_before_calls_that_leave_no_record_is_refused() {
+    for (gate, key) in [
+        ("approval = {}", "approval"),
+        ("limit_per_run = 5", "limit_per_run"),
+        ("look_alike.subject = [\"/to\"]", "look_alike"),
+    ] {
+        let problem = "means nothing for class idempotent";
+        let text = format!("[tools.a]\n{gate}\nclass = \"idempotent\"");
+        one(&text, 2, &format!("tools.a.{key}"), problem);
+        let text = format!("[defaults]\nclass = \"idempotent\"\n[tools.a]\n{gate}");
+        one(&text, 4, &format!("tools.a.{key}"), problem);
+        // A tenant that lowers the class of what has a gate.
+        let text = format!("[tools.a]\n{gate}\n[namespaces.n.tools.a]\nclass = \"idempotent\"");
+        one(&text, 4, "namespaces.n.tools.a.class", problem);
+    }
 }
 
 #[test]
@@ -332,7 +380,7 @@ lease = 60s
 leese = \"1s\"
 identity = [\"to\", { pointer = \"/a\", normalize = [\"trin\", \"up\"] }]
 class = \"any\"
-approval = {}
+approval = 1
 [defaults]
 scope = 'x'
 ";
@@ -346,7 +394,7 @@ scope = 'x'
         (5, 50, "tools.send.identity[1].normalize[0]"),
         (5, 58, "tools.send.identity[1].normalize[1]"),
         (6, 9, "tools.send.class"),
-        (7, 1, "tools.send.approval"),
+        (7, 12, "tools.send.approval"),
         (9, 9, "defaults.scope"),
     ];
     assert_eq!(found, expected.map(|(line, column, key)| (line, column, key.to_owned())));

@@ -34,7 +34,10 @@ const DEPTH_MAX: usize = 24;
 const PARSER_STACK_BYTES: usize = 64 << 20;
 
 /// What an expression may ask of an answer.
-const VARIABLES: [&str; 3] = ["status", "headers", "body"];
+const ANSWER: &[&str] = &["status", "headers", "body"];
+
+/// What an expression may ask of a call.
+const CALL: &[&str] = &["args", "tool", "run_id", "labels"];
 
 /// The functions, each with how many arguments it takes after the value it is called on, if it is
 /// called on one.
@@ -88,12 +91,25 @@ impl fmt::Debug for Expression {
 }
 
 impl Expression {
-    /// The expression that a policy writes.
+    /// The expression that a policy writes about an answer.
     ///
     /// # Errors
     ///
     /// What is wrong with it, each with its place in the expression.
     pub(in crate::policy) fn compile(source: &str) -> Result<Self, Vec<String>> {
+        Self::compile_over(ANSWER, source)
+    }
+
+    /// The expression that a policy writes about a call.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Self::compile`].
+    pub(in crate::policy) fn compile_for_call(source: &str) -> Result<Self, Vec<String>> {
+        Self::compile_over(CALL, source)
+    }
+
+    fn compile_over(variables: &'static [&'static str], source: &str) -> Result<Self, Vec<String>> {
         if source.trim().is_empty() {
             return Err(vec!["must be an expression".to_owned()]);
         }
@@ -106,7 +122,7 @@ impl Expression {
         if depth(root) > DEPTH_MAX {
             return Err(vec![format!("must not be nested deeper than {DEPTH_MAX}")]);
         }
-        let mut check = Check { source, program: &program, problems: BTreeMap::new() };
+        let mut check = Check { source, variables, program: &program, problems: BTreeMap::new() };
         check.variables(root);
         check.expression(root, None);
         let problems: Vec<String> = check.problems.into_values().collect();
@@ -122,7 +138,7 @@ impl Expression {
     }
 
     /// The value for an answer, or briefly why there is none.
-    pub(super) fn evaluate<'a>(
+    pub(in crate::policy) fn evaluate<'a>(
         &'a self,
         answer: &'a Context<'_, 'a>,
     ) -> Result<CowVal<'a, 'a>, String> {
@@ -131,11 +147,13 @@ impl Expression {
     }
 }
 
-/// The variables of one answer.
-pub(super) fn context<'v>(variables: [(&str, Box<dyn Val + 'v>); 3]) -> Context<'v, 'v> {
+/// The variables of one answer, or of one call.
+pub(in crate::policy) fn context<'v, const N: usize>(
+    variables: [(&str, Box<dyn Val + 'v>); N],
+) -> Context<'v, 'v> {
     let mut context = Context::with_env(Arc::clone(&ENV));
     for (name, value) in variables {
-        debug_assert!(VARIABLES.contains(&name));
+        debug_assert!(ANSWER.contains(&name) || CALL.contains(&name));
         context.add_variable_as_val(name, value);
     }
     context
@@ -236,6 +254,7 @@ fn free<'a>(
 /// What is wrong with the names of an expression, by their place.
 struct Check<'a> {
     source: &'a str,
+    variables: &'static [&'static str],
     program: &'a Program,
     problems: BTreeMap<(usize, String), String>,
 }
@@ -255,10 +274,10 @@ impl<'a> Check<'a> {
         free(root, &mut Vec::new(), &mut found);
         for (name, id) in found {
             // The functions of `optional` are written as if it were a variable.
-            let is_known = VARIABLES.contains(&name) || name == "optional";
+            let is_known = self.variables.contains(&name) || name == "optional";
             if !is_known && ENV.types().find_type(name).is_none() {
-                let hint = did_you_mean(name, &VARIABLES);
-                let known = VARIABLES.join(", ");
+                let hint = did_you_mean(name, self.variables);
+                let known = self.variables.join(", ");
                 self.wrong(id, format!("unknown variable {name}{hint}; known: {known}"));
             }
         }

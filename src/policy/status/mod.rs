@@ -59,10 +59,11 @@ pub use self::{
     url_template::MissingValue,
 };
 pub(super) use self::{
-    expression::Expression,
+    expression::{Expression, context},
     header::HeaderProblem,
     judge::Rules,
     url_template::{Origin, UrlTemplate},
+    value::{read, string},
 };
 use crate::domain::verdict::Answer;
 

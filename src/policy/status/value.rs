@@ -29,7 +29,7 @@ const DEPTH_MAX: usize = 128;
 type Boxed = Box<dyn Val>;
 
 /// The value of a JSON text; `None` where it is none.
-pub(super) fn read(text: &str) -> Option<Boxed> {
+pub(in crate::policy) fn read(text: &str) -> Option<Boxed> {
     value(serde_json::from_str(text).ok()?, DEPTH_MAX)
 }
 
@@ -60,7 +60,7 @@ fn value(raw: &RawValue, depth: usize) -> Option<Boxed> {
 }
 
 /// A string.
-pub(super) fn string(text: String) -> CelString<'static> {
+pub(in crate::policy) fn string(text: String) -> CelString<'static> {
     CelString::from(text)
 }
 

@@ -55,12 +55,19 @@ const GATHER: &str = "
 /// `store.agenda.due_tools`.
 const DUE_TOOLS: &str = "
     SELECT DISTINCT namespace, tool FROM open_intents
-    WHERE due_at <= now() AND ($1::text IS NULL OR namespace = $1)";
+    WHERE due_at <= now() AND NOT proposal AND ($1::text IS NULL OR namespace = $1)";
 
 /// `store.agenda.due`: a claim moves the time to its own end, so that what is claimed is not due.
 const DUE: &str = "
     SELECT now(), id, namespace, tool, due_at, probes, asked_at, claimed_until, version
-    FROM open_intents WHERE namespace = $1 AND tool = $2 AND due_at <= now()
+    FROM open_intents WHERE namespace = $1 AND tool = $2 AND due_at <= now() AND NOT proposal
+    ORDER BY due_at LIMIT $3";
+
+/// `store.agenda.due_proposals`.
+const DUE_PROPOSALS: &str = "
+    SELECT now(), id, namespace, tool, due_at, probes, asked_at, claimed_until, version
+    FROM open_intents WHERE proposal AND due_at <= now()
+        AND ($1::text IS NULL OR namespace = $1) AND ($2::text IS NULL OR tool = $2)
     ORDER BY due_at LIMIT $3";
 
 /// `store.agenda.entry`.
@@ -126,6 +133,18 @@ impl Agenda for PostgresStore {
         let rows = self.query(DUE, &parameters).await?;
         let now = rows.first().map_or(Timestamp::default(), |row| micros(row.get(0)));
         Ok((now, rows.iter().map(entry).collect()))
+    }
+
+    async fn due_proposals(
+        &self,
+        namespace: Option<&str>,
+        tool: Option<&str>,
+        rows_max: usize,
+    ) -> Result<Vec<Entry>, StoreError> {
+        let rows_max = i64::try_from(rows_max).unwrap_or(i64::MAX);
+        let parameters: [super::Parameter<'_>; 3] =
+            [(&namespace, Type::TEXT), (&tool, Type::TEXT), (&rows_max, Type::INT8)];
+        Ok(self.query(DUE_PROPOSALS, &parameters).await?.iter().map(entry).collect())
     }
 
     async fn entry(&self, id: Uuid) -> Result<(Timestamp, Option<Entry>), StoreError> {

@@ -12,7 +12,7 @@ use tokio_postgres::{
 
 use super::{
     fault::{Fault, fault},
-    sql,
+    guards, sql,
 };
 use crate::store::{
     BoxError, CONNECTION_WAIT_MAX, LOCK_WAIT, OpenError, Statements, StoreError, StoreOptions,
@@ -62,6 +62,7 @@ pub(super) async fn run(
 pub(super) struct Transaction {
     begin: Statement,
     lock: Statement,
+    guards: Option<Statement>,
     write: Statement,
     commit: Statement,
 }
@@ -71,11 +72,17 @@ impl Transaction {
         client: &Object,
         statement: &str,
         parameters: &[Parameter<'_>],
+        guarded: bool,
     ) -> Result<Self, tokio_postgres::Error> {
+        let guards = match guarded {
+            true => Some(client.prepare_typed_cached(&guards::lock(), &[Type::INT4_ARRAY]).await?),
+            false => None,
+        };
         let types: Vec<Type> = parameters.iter().map(|(_, of)| of.clone()).collect();
         Ok(Self {
             begin: client.prepare_typed_cached(sql::BEGIN, &[]).await?,
             lock: client.prepare_typed_cached(&sql::lock_shared(), &[]).await?,
+            guards,
             write: client.prepare_typed_cached(statement, &types).await?,
             commit: client.prepare_typed_cached(sql::COMMIT, &[]).await?,
         })
@@ -86,8 +93,22 @@ impl Transaction {
         &self,
         client: &Object,
         parameters: &[Parameter<'_>],
+        locks: &[i32],
     ) -> Result<Vec<Row>, tokio_postgres::Error> {
         let values: Vec<&(dyn ToSql + Sync)> = parameters.iter().map(|(value, _)| *value).collect();
+        if let Some(guards) = &self.guards {
+            let locks: [&(dyn ToSql + Sync); 1] = [&locks];
+            let (begun, locked, guarded, written, committed) = tokio::join!(
+                biased; // they are sent in this order
+                client.query(&self.begin, &[]),
+                client.query(&self.lock, &[]),
+                client.query(guards, &locks),
+                client.query(&self.write, &values),
+                client.query(&self.commit, &[]),
+            );
+            let written = begun.and(locked).and(guarded).and(written);
+            return written.and_then(|rows| committed.map(|_| rows));
+        }
         let (begun, locked, written, committed) = tokio::join!(
             biased; // they are sent in this order
             client.query(&self.begin, &[]),

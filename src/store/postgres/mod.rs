@@ -3,6 +3,7 @@
 mod agenda;
 mod connect;
 mod fault;
+mod guards;
 mod parameters;
 mod retention;
 mod schema;
@@ -137,9 +138,10 @@ impl PostgresStore {
         &self,
         statement: &str,
         parameters: &[Parameter<'_>],
+        locks: &[i32],
     ) -> Result<Vec<Row>, StoreError> {
         let client = self.client().await?;
-        let prepared = Transaction::prepare(&client, statement, parameters);
+        let prepared = Transaction::prepare(&client, statement, parameters, !locks.is_empty());
         let prepared = within(READ_WAIT_MAX, prepared).await;
         let (client, prepared) = keep(client, prepared).map_err(StoreError::Unavailable)?;
         let transaction = match prepared {
@@ -149,7 +151,7 @@ impl PostgresStore {
                 return Err(nothing_written(error));
             }
         };
-        let answer = within(WRITE_WAIT_MAX, transaction.run(&client, parameters)).await;
+        let answer = within(WRITE_WAIT_MAX, transaction.run(&client, parameters, locks)).await;
         answered(client, answer)
     }
 
@@ -157,19 +159,31 @@ impl PostgresStore {
         &self,
         statement: &str,
         parameters: &[Parameter<'_>],
+        locks: &[i32],
         lock_wait: Duration,
     ) -> Result<Vec<Row>, StoreError> {
         let client = self.client().await?;
         let begin = sql::begin(lock_wait);
+        let lock = guards::lock();
         // Sent one after the other without waiting: one round trip for the whole transaction.
         let answers = async {
-            let (begun, written, committed) = tokio::join!(
+            let guarded = async {
+                match locks {
+                    [] => Ok(()),
+                    locks => {
+                        let locks: Parameter<'_> = (&locks, Type::INT4_ARRAY);
+                        client.query_typed(&lock, &[locks]).await.map(|_| ())
+                    }
+                }
+            };
+            let (begun, guarded, written, committed) = tokio::join!(
                 biased; // they are sent in this order
                 client.batch_execute(&begin),
+                guarded,
                 client.query_typed(statement, parameters),
                 client.batch_execute(sql::COMMIT),
             );
-            begun.and(written).and_then(|rows| committed.map(|()| rows))
+            begun.and(guarded).and(written).and_then(|rows| committed.map(|()| rows))
         };
         let answer = within(WRITE_WAIT_MAX + lock_wait, answers).await;
         answered(client, answer)
@@ -180,13 +194,14 @@ impl PostgresStore {
         &self,
         statement: &str,
         parameters: &[Parameter<'_>],
+        locks: &[i32],
         lock_wait: Duration,
     ) -> Result<Vec<Row>, StoreError> {
         // The session's own bound on lock waits needs no words.
         if self.statements == Statements::Named && lock_wait == LOCK_WAIT {
-            self.write_prepared(statement, parameters).await
+            self.write_prepared(statement, parameters, locks).await
         } else {
-            self.write_unprepared(statement, parameters, lock_wait).await
+            self.write_unprepared(statement, parameters, locks, lock_wait).await
         }
     }
 
@@ -198,7 +213,7 @@ impl PostgresStore {
     ) -> Result<Vec<Row>, StoreError> {
         let mut retries = 0;
         loop {
-            match self.write_one(statement, parameters, LOCK_WAIT).await {
+            match self.write_one(statement, parameters, &[], LOCK_WAIT).await {
                 Err(StoreError::Unavailable(error))
                     if is_conflict(&error) && retries < DEADLOCK_RETRIES_MAX =>
                 {
@@ -221,13 +236,18 @@ impl PostgresStore {
             .map(|(records, of)| (records as &(dyn ToSql + Sync), of.clone()))
             .collect();
         let statement = &self.write_statements[batch.shape().index()];
-        let rows = self.write_one(statement, &parameters, lock_wait).await?;
+        let locks = guards::locks(writes);
+        let rows = self.write_one(statement, &parameters, &locks, lock_wait).await?;
         let row = rows
             .first()
             .ok_or_else(|| StoreError::Corrupt("active_policy: has no row".to_owned()))?;
         let at = micros(row.get(0));
         let active = unsigned(row.get(1));
         let done: HashSet<Uuid> = row.get::<_, Vec<Uuid>>(2).into_iter().collect();
+        let blocked: HashSet<Uuid> = match batch.shape().guards {
+            true => row.get::<_, Vec<Uuid>>(3).into_iter().collect(),
+            false => HashSet::new(),
+        };
         Ok(writes
             .iter()
             .map(|write| {
@@ -235,6 +255,8 @@ impl PostgresStore {
                     Written::Done { at }
                 } else if write.policy.is_some_and(|version| version != active) {
                     Written::PolicyMoved
+                } else if blocked.contains(&write.row_id()) {
+                    Written::Guarded
                 } else {
                     Written::Missed
                 }

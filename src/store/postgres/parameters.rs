@@ -26,6 +26,7 @@ use crate::{
     store::{
         Change, Expected, Write,
         columns::{COLUMNS, Columns, EventColumns, Kind, Line, Part, Value, signed},
+        guards::{Guards, SlotMove, Subject},
     },
 };
 
@@ -59,6 +60,14 @@ impl Row<'_> {
             Expected::Version(version) => signed(version),
             Expected::Absent { .. } => 0,
         }
+    }
+
+    fn guards(&self) -> Option<&Guards> {
+        self.write.guards()
+    }
+
+    fn subject(&self) -> Option<Subject> {
+        self.guards()?.subject
     }
 
     fn orphans_seen(&self) -> bool {
@@ -140,6 +149,40 @@ pub(super) static CHANGED: LazyLock<Vec<Field>> = LazyLock::new(|| {
         .collect()
 });
 
+/// Of what is taken beside the rows.
+pub(super) static GUARDS: LazyLock<Vec<Field>> = LazyLock::new(|| {
+    vec![
+        Field::guard("id", Kind::Uuid, |row| Value::Uuid(row.columns.id)),
+        Field::guard("takes", Kind::Uuid, |row| match row.guards().and_then(|it| it.slot) {
+            Some(SlotMove::Take { run, .. }) => Value::Uuid(run),
+            _ => Value::Null,
+        }),
+        Field::guard("slots_max", Kind::Int4, |row| {
+            let limited = row.guards().and_then(Guards::limited);
+            limited.map_or(Value::Null, |(_, limit)| Value::Int4(signed(limit)))
+        }),
+        Field::guard("gives_back", Kind::Uuid, |row| match row.guards().and_then(|it| it.slot) {
+            Some(SlotMove::GiveBack { run }) => Value::Uuid(run),
+            _ => Value::Null,
+        }),
+        Field::guard("subject", Kind::Uuid, |row| {
+            row.subject().map_or(Value::Null, |subject| Value::Uuid(subject.id))
+        }),
+        Field::guard("window_span", Kind::Int8, |row| {
+            let micros = |span: Duration| i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
+            row.subject().map_or(Value::Null, |subject| Value::Int8(micros(subject.window)))
+        }),
+        Field::guard("alone_since", Kind::Time, |row| {
+            let alone = row.guards().and_then(Guards::alone);
+            alone.map_or(Value::Null, |(_, since)| Value::Time(since.micros()))
+        }),
+        Field::guard("due_at", Kind::Time, |row| {
+            let due_at = row.write.look_at.filter(|_| row.write.change == Change::New);
+            due_at.map_or(Value::Null, |at| Value::Time(at.micros()))
+        }),
+    ]
+});
+
 /// What the write statement takes: new rows, settled and otherwise changed ones, and the facts of
 /// all.
 pub(super) struct Batch<'a> {
@@ -147,6 +190,7 @@ pub(super) struct Batch<'a> {
     settled: Vec<Row<'a>>,
     changed: Vec<Row<'a>>,
     events: Vec<Fact>,
+    guards: Vec<Row<'a>>,
 }
 
 /// A fact to be kept beside a row.
@@ -160,8 +204,13 @@ const FACT: [(&str, Kind); 3] = [("id", Kind::Uuid), ("digest", Kind::Bytes), ("
 
 impl<'a> Batch<'a> {
     pub(super) fn of(writes: &[&'a Write]) -> Self {
-        let mut batch =
-            Self { new: Vec::new(), settled: Vec::new(), changed: Vec::new(), events: Vec::new() };
+        let mut batch = Self {
+            new: Vec::new(),
+            settled: Vec::new(),
+            changed: Vec::new(),
+            events: Vec::new(),
+            guards: Vec::new(),
+        };
         for write in writes {
             batch.push(write);
         }
@@ -174,6 +223,11 @@ impl<'a> Batch<'a> {
             self.events.push(Fact { id: write.row_id(), columns });
         }
         let row = Row { columns: Columns::of(&write.intent, write.version_after()), write };
+        // A grant is remembered with its batch, and what is changed brings its own time to look.
+        let is_proposal = write.change == Change::New && write.look_at.is_some();
+        if write.guards.is_some() || is_proposal {
+            self.guards.push(Row { columns: row.columns.clone(), write });
+        }
         match write.change {
             Change::New => self.new.push(row),
             Change::Settlement => self.settled.push(row),
@@ -187,12 +241,14 @@ impl<'a> Batch<'a> {
             settled: !self.settled.is_empty(),
             changed: !self.changed.is_empty(),
             events: !self.events.is_empty(),
+            guards: !self.guards.is_empty(),
         }
     }
 
     /// The parameters, in the order of `sql::write`.
     pub(super) fn parameters<'b>(&'b self, types: &RecordTypes) -> Vec<(Records<'b>, Type)> {
         [
+            (&self.guards, &GUARDS, &types.guard),
             (&self.new, &NEW, &types.new),
             (&self.settled, &SETTLED, &types.settled),
             (&self.changed, &CHANGED, &types.changed),
@@ -213,6 +269,7 @@ pub(super) struct RecordTypes {
     settled: Type,
     changed: Type,
     fact: Type,
+    guard: Type,
 }
 
 impl RecordTypes {
@@ -223,6 +280,7 @@ impl RecordTypes {
             new: record(client, "new_intent", &names(&NEW)).await?,
             settled: record(client, "settled_intent", &names(&SETTLED)).await?,
             changed: record(client, "changed_intent", &names(&CHANGED)).await?,
+            guard: record(client, "intent_guard", &names(&GUARDS)).await?,
             fact: record(client, "intent_fact", &FACT.map(|(name, _)| name)).await?,
         })
     }

@@ -21,11 +21,13 @@ use crate::{
     },
 };
 
-/// The tables that hold more of a row under its id; nothing of them is left of a purged one.
-const BELONGINGS: [&str; 2] = ["events", "open_intents"];
+/// The tables that hold more of a row, and the column of its id; nothing of them is left of a purged one. A
+/// look-alike goes by itself, once its window is over.
+const BELONGINGS: [(&str, &str); 3] =
+    [("events", "id"), ("open_intents", "id"), ("run_slots", "intent")];
 
 /// Those of them that a tombstone does without.
-const BELONGINGS_OF_RESULTS: [&str; 1] = ["events"];
+const BELONGINGS_OF_RESULTS: [(&str, &str); 1] = [("events", "id")];
 
 /// `store.retention.claim`: a claim moves the time to its own end, so that what is claimed is not due. Whoever comes
 /// second waits for the row and finds that it is no longer the one that was due.
@@ -97,9 +99,11 @@ static PURGE: LazyLock<String> = LazyLock::new(|| {
 });
 
 /// What else goes with the rows of `gone`.
-fn without(tables: &[&str], gone: &str) -> String {
-    let delete = |table: &&str| {
-        format!(",\n    of_{table} AS (DELETE FROM {table} b USING {gone} WHERE b.id = {gone}.id)")
+fn without(tables: &[(&str, &str)], gone: &str) -> String {
+    let delete = |(table, column): &(&str, &str)| {
+        format!(
+            ",\n    of_{table} AS (DELETE FROM {table} b USING {gone} WHERE b.{column} = {gone}.id)"
+        )
     };
     tables.iter().map(delete).collect()
 }

@@ -4,8 +4,14 @@ use std::time::Duration;
 
 use tokio_postgres::types::Type;
 
-use super::parameters::NEW;
-use crate::store::columns::{COLUMNS, Kind, Part, names};
+use super::{guards, parameters::NEW};
+use crate::{
+    domain::intent::State,
+    store::{
+        codes::state_to_code,
+        columns::{COLUMNS, Kind, Part, names},
+    },
+};
 
 /// `store.intent.begin`: what a write's transaction starts with, where its session is lent by a
 /// pooler or its bound on lock waits is not the session's.
@@ -68,15 +74,17 @@ pub(super) struct Shape {
     pub(super) changed: bool,
     /// Facts beside the rows.
     pub(super) events: bool,
+    /// What is taken beside the rows.
+    pub(super) guards: bool,
 }
 
 impl Shape {
     /// How many there are.
-    pub(super) const COUNT: usize = 16;
+    pub(super) const COUNT: usize = 32;
 
     /// Its number among all shapes.
     pub(super) fn index(self) -> usize {
-        [self.new, self.settled, self.changed, self.events]
+        [self.guards, self.new, self.settled, self.changed, self.events]
             .into_iter()
             .fold(0, |index, bit| index * 2 + usize::from(bit))
     }
@@ -88,6 +96,7 @@ impl Shape {
             settled: index & 4 != 0,
             changed: index & 2 != 0,
             events: index & 1 != 0,
+            guards: index & 16 != 0,
         })
     }
 }
@@ -107,11 +116,15 @@ pub(super) fn write(shape: Shape) -> String {
         "policy AS (SELECT version FROM active_policy)".to_owned(),
     ];
     let mut written = Vec::new();
+    if shape.guards {
+        parts.push(source("g", "intent_guard", &mut parameters));
+        parts.push(guards::BLOCKED.to_owned());
+    }
     if shape.new {
         parts.push(source("n", "new_intent", &mut parameters));
         // Nobody's report is waiting for any key, most of the time.
         parts.push("orphans AS (SELECT EXISTS (SELECT FROM orphan_facts) AS there)".to_owned());
-        parts.push(insert());
+        parts.push(insert(shape.guards));
         parts.push(REMEMBER_GRANTS.to_owned());
         written.push("SELECT id FROM inserted");
     }
@@ -122,14 +135,20 @@ pub(super) fn write(shape: Shape) -> String {
     }
     if shape.changed {
         parts.push(source("c", "changed_intent", &mut parameters));
-        parts.push(replace());
-        parts.push(PUT_ON_AGENDA.to_owned());
+        parts.push(replace(shape.guards));
+        parts.push(put_on_agenda());
         written.push("SELECT id FROM replaced");
     }
     if written.is_empty() {
         written.push("SELECT NULL::uuid AS id WHERE false");
     }
     parts.push(format!("written AS ({})", written.join(" UNION ALL ")));
+    if shape.guards {
+        parts.push(guards::KEEP.to_owned());
+        if shape.new {
+            parts.push(guards::PUT_PROPOSALS.to_owned());
+        }
+    }
     if shape.events {
         parts.push(source("e", "intent_fact", &mut parameters));
         parts.push(
@@ -140,9 +159,10 @@ pub(super) fn write(shape: Shape) -> String {
                 .to_owned(),
         );
     }
+    let blocked = if shape.guards { ", array(SELECT id FROM blocked)" } else { "" };
     format!(
         "WITH {}
-        SELECT clock.at, policy.version, array(SELECT id FROM written) FROM clock, policy",
+        SELECT clock.at, policy.version, array(SELECT id FROM written){blocked} FROM clock, policy",
         parts.join(",\n        ")
     )
 }
@@ -153,8 +173,18 @@ fn source(name: &str, record: &str, parameters: &mut usize) -> String {
     format!("{name} AS (SELECT * FROM unnest(${parameters}::{record}[]))")
 }
 
+/// Where there are guards: a row of theirs that is not refused.
+fn unblocked(guarded: bool, row: &str) -> String {
+    match guarded {
+        true => {
+            format!("\n              AND NOT EXISTS (SELECT FROM blocked b WHERE b.id = {row}.id)")
+        }
+        false => String::new(),
+    }
+}
+
 /// A new row is created by its write, and granted by it if it has an attempt.
-fn insert() -> String {
+fn insert(guarded: bool) -> String {
     let columns: Vec<(&str, String)> = COLUMNS
         .iter()
         .filter(|column| column.part != Part::Extra)
@@ -180,11 +210,12 @@ fn insert() -> String {
             SELECT {} FROM n, clock, policy, orphans
             WHERE n.policy_version = policy.version
               AND (n.orphans_seen OR NOT orphans.there OR NOT EXISTS (
-                  SELECT FROM orphan_facts o WHERE o.id = n.id AND o.namespace = n.namespace))
+                  SELECT FROM orphan_facts o WHERE o.id = n.id AND o.namespace = n.namespace)){}
             ON CONFLICT (id) DO NOTHING
             RETURNING id, lease_expires_at)",
         join(&columns, |(name, _)| (*name).to_owned()),
         join(&columns, |(_, value)| value.clone()),
+        unblocked(guarded, "n"),
     )
 }
 
@@ -205,7 +236,7 @@ fn settle() -> String {
 }
 
 /// Any other change.
-fn replace() -> String {
+fn replace(guarded: bool) -> String {
     let columns = COLUMNS.iter().filter(|column| column.part != Part::Identity);
     let assignments = join(&columns.collect::<Vec<_>>(), |column| match column.name {
         "settled_at" => {
@@ -218,8 +249,9 @@ fn replace() -> String {
             UPDATE intents i SET {assignments}
             FROM c, clock, policy
             WHERE i.id = c.id AND i.version = c.expected
-              AND (c.policy IS NULL OR c.policy = policy.version)
-            RETURNING i.id, i.namespace, i.tool, c.due_at)"
+              AND (c.policy IS NULL OR c.policy = policy.version){}
+            RETURNING i.id, i.namespace, i.tool, i.state, c.due_at)",
+        unblocked(guarded, "c")
     )
 }
 
@@ -230,12 +262,19 @@ const REMEMBER_GRANTS: &str = "granted AS (
             SELECT (array_agg(id))[1], coalesce(min(lease_expires_at), now()), array_agg(id)
             FROM inserted HAVING count(*) > 0)";
 
-/// What an unusual change leaves unsettled.
-const PUT_ON_AGENDA: &str = "put AS (
-            INSERT INTO open_intents (id, namespace, tool, due_at)
-            SELECT id, namespace, tool, due_at FROM replaced WHERE due_at IS NOT NULL ORDER BY id
+/// What an unusual change leaves open: unsettled, or proposed anew.
+fn put_on_agenda() -> String {
+    let proposed = state_to_code(State::AwaitingApproval);
+    format!(
+        "put AS (
+            INSERT INTO open_intents (id, namespace, tool, due_at, proposal)
+            SELECT id, namespace, tool, due_at, state = {proposed}
+            FROM replaced WHERE due_at IS NOT NULL ORDER BY id
             ON CONFLICT (id) DO UPDATE SET due_at = excluded.due_at, probes = 0, asked_at = NULL,
-                claimed_until = NULL, version = open_intents.version + 1)";
+                claimed_until = NULL, proposal = excluded.proposal,
+                version = open_intents.version + 1)"
+    )
+}
 
 fn join<T>(items: &[T], text: impl FnMut(&T) -> String) -> String {
     items.iter().map(text).collect::<Vec<_>>().join(", ")

@@ -62,7 +62,7 @@ impl Agenda for SqliteStore {
             connection
                 .prepare_cached(
                     "SELECT DISTINCT namespace, tool FROM open_intents
-                     WHERE due_at <= ?1 AND (?2 IS NULL OR namespace = ?2)",
+                     WHERE due_at <= ?1 AND proposal = 0 AND (?2 IS NULL OR namespace = ?2)",
                 )
                 .and_then(|mut statement| {
                     statement
@@ -88,7 +88,7 @@ impl Agenda for SqliteStore {
             let entries = connection
                 .prepare_cached(&format!(
                     "SELECT {ENTRY} FROM open_intents
-                     WHERE namespace = ?1 AND tool = ?2 AND due_at <= ?3
+                     WHERE namespace = ?1 AND tool = ?2 AND due_at <= ?3 AND proposal = 0
                      ORDER BY due_at LIMIT ?4"
                 ))
                 .and_then(|mut statement| {
@@ -97,6 +97,31 @@ impl Agenda for SqliteStore {
                 })
                 .map_err(nothing_written)?;
             Ok((now, entries))
+        })
+        .await
+    }
+
+    async fn due_proposals(
+        &self,
+        namespace: Option<&str>,
+        tool: Option<&str>,
+        rows_max: usize,
+    ) -> Result<Vec<Entry>, StoreError> {
+        let (namespace, tool) = (namespace.map(str::to_owned), tool.map(str::to_owned));
+        let rows_max = i64::try_from(rows_max).unwrap_or(i64::MAX);
+        self.run(move |connection| {
+            connection
+                .prepare_cached(&format!(
+                    "SELECT {ENTRY} FROM open_intents
+                     WHERE proposal = 1 AND due_at <= ?1
+                         AND (?2 IS NULL OR namespace = ?2) AND (?3 IS NULL OR tool = ?3)
+                     ORDER BY due_at LIMIT ?4"
+                ))
+                .and_then(|mut statement| {
+                    let parameters = params![clock().micros(), namespace, tool, rows_max];
+                    statement.query_map(parameters, entry)?.collect()
+                })
+                .map_err(nothing_written)
         })
         .await
     }
@@ -214,15 +239,17 @@ pub(super) fn put(
 ) -> rusqlite::Result<()> {
     connection
         .prepare_cached(
-            "INSERT INTO open_intents (id, namespace, tool, due_at) VALUES (?1, ?2, ?3, ?4)
+            "INSERT INTO open_intents (id, namespace, tool, due_at, proposal)
+             VALUES (?1, ?2, ?3, ?4, ?5)
              ON CONFLICT (id) DO UPDATE SET due_at = excluded.due_at, probes = 0, asked_at = NULL,
-                 claimed_until = NULL, version = version + 1",
+                 claimed_until = NULL, proposal = excluded.proposal, version = version + 1",
         )?
         .execute(params![
             write.row_id(),
             write.intent.namespace,
             write.intent.tool,
-            due_at.micros()
+            due_at.micros(),
+            write.intent.state == State::AwaitingApproval
         ])?;
     Ok(())
 }

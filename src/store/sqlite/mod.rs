@@ -6,6 +6,7 @@
 
 mod agenda;
 mod connect;
+mod guards;
 mod retention;
 mod rows;
 mod schema;
@@ -26,7 +27,7 @@ use super::{
     Cursor, Diagnosis, DownstreamObject, Expected, Filter, Found, ORPHANS_PER_NAMESPACE_MAX,
     OpenError, OrphanFact, Reference, RowKey, Store, StoreError, Stored, StoredPolicies,
     StoredPolicy, Touch, Version, Write, Written,
-    codes::state_to_code,
+    codes::{state_from_code, state_to_code},
     columns::{Columns, EventColumns, signed, unsigned},
 };
 use crate::{
@@ -461,6 +462,9 @@ fn write_row(
     if write.policy.is_some_and(|version| version != active) {
         return Ok(Written::PolicyMoved);
     }
+    if guards::refuse(connection, write)? {
+        return Ok(Written::Guarded);
+    }
     write.stamp(at);
     let row = Columns::of(&write.intent, write.version_after());
     let changed = match write.expected {
@@ -479,6 +483,7 @@ fn write_row(
     if let Some(due_at) = write.look_at {
         agenda::put(connection, write, due_at)?;
     }
+    guards::keep(connection, write, at)?;
     for event in write.stamped_events(at) {
         let columns = EventColumns::of(&event, row.version);
         connection

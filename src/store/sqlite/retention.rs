@@ -18,11 +18,13 @@ use crate::{
     },
 };
 
-/// The tables that hold more of a row under its id; nothing of them is left of a purged one.
-const BELONGINGS: [&str; 2] = ["events", "open_intents"];
+/// The tables that hold more of a row, and the column of its id; nothing of them is left of a purged one. A
+/// look-alike goes by itself, once its window is over.
+const BELONGINGS: [(&str, &str); 3] =
+    [("events", "id"), ("open_intents", "id"), ("run_slots", "intent")];
 
 /// Those of them that a tombstone does without.
-const BELONGINGS_OF_RESULTS: [&str; 1] = ["events"];
+const BELONGINGS_OF_RESULTS: [(&str, &str); 1] = [("events", "id")];
 
 #[async_trait]
 impl Retention for SqliteStore {
@@ -181,9 +183,10 @@ fn purge(connection: &Connection, id: Uuid, version: Version) -> rusqlite::Resul
     Ok(true)
 }
 
-fn delete_from(connection: &Connection, tables: &[&str], id: Uuid) -> rusqlite::Result<()> {
-    for table in tables {
-        connection.prepare_cached(&format!("DELETE FROM {table} WHERE id = ?1"))?.execute([id])?;
+fn delete_from(connection: &Connection, tables: &[(&str, &str)], id: Uuid) -> rusqlite::Result<()> {
+    for (table, column) in tables {
+        let statement = format!("DELETE FROM {table} WHERE {column} = ?1");
+        connection.prepare_cached(&statement)?.execute([id])?;
     }
     Ok(())
 }
