@@ -11,6 +11,8 @@ pub mod event;
 pub mod fingerprint;
 pub mod identity;
 pub mod intent;
+pub mod key_lint;
+pub mod repeat;
 pub mod report;
 pub mod review;
 pub mod schedule;
