@@ -6,6 +6,7 @@
 pub mod agenda;
 mod codes;
 mod columns;
+pub mod history;
 pub mod observed;
 pub mod postgres;
 pub mod sqlite;
@@ -16,7 +17,10 @@ use async_trait::async_trait;
 use thiserror::Error;
 use uuid::Uuid;
 
-use self::agenda::{Agenda, ToolKey};
+use self::{
+    agenda::{Agenda, ToolKey},
+    history::History,
+};
 use crate::domain::{
     attempt::{Fate, GrantedOn},
     event::Event,
@@ -481,7 +485,7 @@ fn is_postgres(address: &str) -> bool {
 
 /// The table of intents, in words of the domain.
 #[async_trait]
-pub trait Store: Agenda + Send + Sync + 'static {
+pub trait Store: Agenda + History + Send + Sync + 'static {
     /// The store's time; answering it is a sign of life.
     async fn now(&self) -> Result<Timestamp, StoreError>;
 

@@ -17,6 +17,7 @@ use intent_ledger::{
         Cursor, Diagnosis, Filter, Found, OrphanFact, Reference, RowKey, Store, StoreError, Stored,
         StoredPolicies, StoredPolicy, Touch, Version, Write, Written,
         agenda::{Agenda, Entry, Release, ToolKey},
+        history::{History, KeepFrom, KeptRepeats, OpenNow, Repeated, RunCount, ToolCount},
     },
 };
 use tokio::{sync::watch, task::JoinHandle};
@@ -398,6 +399,70 @@ impl Agenda for FaultyStore {
     async fn release(&self, releases: &[Release]) -> Result<(), StoreError> {
         self.up()?;
         self.inner.release(releases).await
+    }
+}
+
+#[async_trait]
+impl History for FaultyStore {
+    async fn remember(&self, repeats: &[Repeated]) -> Result<(), StoreError> {
+        self.up()?;
+        self.inner.remember(repeats).await
+    }
+
+    async fn repeats(
+        &self,
+        id: Uuid,
+        after: u32,
+        records_max: usize,
+    ) -> Result<KeptRepeats, StoreError> {
+        self.up()?;
+        self.inner.repeats(id, after, records_max).await
+    }
+
+    async fn forget_repeats(&self, ids: &[Uuid]) -> Result<(), StoreError> {
+        self.up()?;
+        self.inner.forget_repeats(ids).await
+    }
+
+    async fn count(&self, tools: &[ToolCount], runs: &[RunCount]) -> Result<(), StoreError> {
+        self.up()?;
+        self.inner.count(tools, runs).await
+    }
+
+    async fn counts(
+        &self,
+        namespace: &str,
+        tool: Option<&str>,
+        since: Timestamp,
+    ) -> Result<Vec<ToolCount>, StoreError> {
+        self.up()?;
+        self.inner.counts(namespace, tool, since).await
+    }
+
+    async fn run_counts(
+        &self,
+        namespace: &str,
+        tool: Option<&str>,
+        since: Timestamp,
+        rows_max: usize,
+    ) -> Result<Vec<RunCount>, StoreError> {
+        self.up()?;
+        self.inner.run_counts(namespace, tool, since, rows_max).await
+    }
+
+    async fn roll_counts(&self, keep_from: KeepFrom) -> Result<(), StoreError> {
+        self.up()?;
+        self.inner.roll_counts(keep_from).await
+    }
+
+    async fn open_now(
+        &self,
+        namespace: Option<&str>,
+        tool: Option<&str>,
+        batches_max: usize,
+    ) -> Result<OpenNow, StoreError> {
+        self.up()?;
+        self.inner.open_now(namespace, tool, batches_max).await
     }
 }
 

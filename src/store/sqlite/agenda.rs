@@ -143,7 +143,7 @@ impl Agenda for SqliteStore {
 }
 
 impl SqliteStore {
-    async fn in_transaction<T: Send + 'static>(
+    pub(super) async fn in_transaction<T: Send + 'static>(
         &self,
         job: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {

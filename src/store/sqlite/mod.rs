@@ -6,6 +6,7 @@
 
 mod agenda;
 mod connect;
+mod history;
 mod rows;
 mod schema;
 mod settings;
