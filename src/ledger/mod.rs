@@ -3,10 +3,12 @@
 //! Nothing is answered that has not been written first. A write that meets somebody else's is
 //! decided again on what is there now.
 
+mod attempts;
 mod begin;
 mod downstream;
 mod error;
 mod extend;
+mod history;
 mod list;
 mod lookup;
 mod model_message;
@@ -14,10 +16,10 @@ mod policies;
 mod read_batcher;
 mod recent;
 mod reconcile;
-mod repeats;
 mod review;
 mod settle;
 mod shape;
+mod stats;
 mod watchers;
 mod write_batcher;
 
@@ -26,8 +28,8 @@ use std::sync::{Arc, Weak};
 use tokio_util::task::TaskTracker;
 
 use self::{
-    policies::Policies, read_batcher::ReadBatcher, recent::Recent, reconcile::LooksFirst,
-    repeats::Repeats, watchers::Watchers, write_batcher::WriteBatcher,
+    history::Notes, policies::Policies, read_batcher::ReadBatcher, recent::Recent,
+    reconcile::LooksFirst, watchers::Watchers, write_batcher::WriteBatcher,
 };
 use crate::{
     clock::Deadline,
@@ -43,6 +45,7 @@ use crate::{
 };
 
 pub use self::{
+    attempts::{AttemptsAnswer, AttemptsRequest, FirstBegin},
     begin::{BeginAnswer, BeginRequest, IdentityRequest},
     downstream::Downstream,
     error::{LedgerError, Violation},
@@ -55,6 +58,7 @@ pub use self::{
     review::{ResolutionRequest, ResolveRequest},
     settle::{CompleteRequest, FailRequest, SettleAnswer},
     shape::ReportedResult,
+    stats::{StatsAnswer, StatsRequest, ToolStats},
 };
 
 /// The namespace of requests that name none, where there are no credentials.
@@ -117,7 +121,7 @@ pub struct Ledger {
     reader: ReadBatcher,
     policies: Arc<Policies>,
     watchers: Arc<Watchers>,
-    repeats: Arc<Repeats>,
+    notes: Arc<Notes>,
     recent: Recent,
     looks_first: LooksFirst,
     luck: Luck,
@@ -137,12 +141,12 @@ impl Ledger {
         let stopping = tokio_util::sync::CancellationToken::new();
         let watchers = Arc::new(Watchers::default());
         let policies = Arc::new(Policies::load(&store, options.hash_version).await?);
-        let repeats = Arc::new(Repeats::default());
+        let notes = Arc::new(Notes::default());
         let writer = WriteBatcher::start(&store, &watchers, options, &tasks);
         let reader = ReadBatcher::start(&store, &tasks);
         tasks.spawn(Arc::clone(&watchers).run(Arc::clone(&store), stopping.clone()));
         tasks.spawn(Arc::clone(&policies).run(Arc::clone(&store), stopping.clone()));
-        tasks.spawn(Arc::clone(&repeats).run(Arc::clone(&store), stopping.clone()));
+        tasks.spawn(Arc::clone(&notes).run(Arc::clone(&store), stopping.clone()));
         Ok(Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
             store,
@@ -151,7 +155,7 @@ impl Ledger {
             reader,
             policies,
             watchers,
-            repeats,
+            notes,
             recent: Recent::default(),
             looks_first: LooksFirst::default(),
             luck: options.luck.clone(),

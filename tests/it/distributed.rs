@@ -11,13 +11,20 @@ use std::{
 };
 
 use intent_ledger::{
-    domain::{identity::HASH_VERSION, intent::State},
+    domain::{
+        attempt::Layer,
+        identity::HASH_VERSION,
+        intent::State,
+        repeat::{Answered, LayerCounts, Repeat},
+        time::Timestamp,
+    },
     ids,
     ledger::DEFAULT_NAMESPACE,
     proto::v1::{CompleteRequest, Decision, FailureKind, Reason},
     store::{
         self, Filter, Reference, RowKey, StoreOptions, Touch,
         agenda::{Entry, Release, ToolKey},
+        history::{Counted, KeepFrom, Repeated, RunCount, ToolCount},
         row_id,
     },
 };
@@ -307,7 +314,8 @@ async fn every_unique_index_has_the_distribution_column_and_no_table_has_a_trigg
             seen.insert(table);
         }
     }
-    let expected = ["events", "intents", "orphan_facts"].map(str::to_owned);
+    let expected = ["begin_counts", "events", "intents", "orphan_facts", "repeats", "run_counts"]
+        .map(str::to_owned);
     assert!(expected.iter().all(|table| seen.contains(table)), "{seen:?}");
     let triggers = "SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal";
     assert_eq!(session.query_one(triggers, &[]).await.unwrap().get::<_, i64>(0), 0);
@@ -317,7 +325,7 @@ async fn every_unique_index_has_the_distribution_column_and_no_table_has_a_trigg
 }
 
 /// The operations of the traits, which [`every_statement`] all asks for.
-const OPERATIONS: [&str; 23] = [
+const OPERATIONS: [&str; 31] = [
     "now",
     "write",
     "find",
@@ -341,6 +349,14 @@ const OPERATIONS: [&str; 23] = [
     "claim",
     "waiting_for_people",
     "release",
+    "remember",
+    "repeats",
+    "forget_repeats",
+    "count",
+    "counts",
+    "run_counts",
+    "roll_counts",
+    "open_now",
 ];
 
 /// Every statement that a store sends, from the migration on.
@@ -419,6 +435,40 @@ async fn every_statement() -> BTreeSet<String> {
     assert_eq!(store.claim(std::slice::from_ref(&entry), span).await.unwrap(), [true]);
     store.waiting_for_people(None, None).await.unwrap();
     store.release(&[Release { id: entry.id, version: 1, next: None }]).await.unwrap();
+
+    let record = Repeat {
+        at: now,
+        caller: "worker-1".into(),
+        attempt_id: None,
+        tool_call_id: String::new(),
+        run_id: String::new(),
+        step_id: String::new(),
+        free_text_changed: false,
+        trace_id: None,
+        answered: Answered::Completed,
+        layer: Layer::Model,
+    };
+    let repeated = Repeated { id: row.id, layers: LayerCounts::default(), records: vec![record] };
+    store.remember(&[repeated]).await.unwrap();
+    store.repeats(row.id, 0, 10).await.unwrap();
+    store.forget_repeats(&[row.id]).await.unwrap();
+    let counted = ToolCount {
+        namespace: tool.namespace.clone(),
+        tool: tool.tool.clone(),
+        counted: Counted::Begun,
+        count: 1,
+    };
+    let run = RunCount {
+        namespace: tool.namespace.clone(),
+        tool: tool.tool.clone(),
+        run_id: "r1".into(),
+        count: 2,
+    };
+    store.count(&[counted], &[run]).await.unwrap();
+    store.counts(&tool.namespace, None, Timestamp::default()).await.unwrap();
+    store.run_counts(&tool.namespace, None, Timestamp::default(), 10).await.unwrap();
+    store.roll_counts(KeepFrom { minutes: now, hours: now, runs: now }).await.unwrap();
+    store.open_now(None, None, 10).await.unwrap();
     proxy.statements()
 }
 
@@ -436,7 +486,11 @@ async fn no_statement_has_what_a_distributed_postgres_refuses() {
 #[test]
 fn every_operation_of_the_store_is_searched() {
     let mut operations = BTreeSet::new();
-    for (file, name) in [("mod.rs", "pub trait Store"), ("agenda.rs", "pub trait Agenda")] {
+    for (file, name) in [
+        ("mod.rs", "pub trait Store"),
+        ("agenda.rs", "pub trait Agenda"),
+        ("history.rs", "pub trait History"),
+    ] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store").join(file);
         let source = fs::read_to_string(path).unwrap();
         let (_, body) = source.split_once(name).unwrap();

@@ -4,6 +4,7 @@
 mod support;
 
 mod agenda;
+mod attempts;
 mod batcher;
 mod begin;
 mod classes;
@@ -13,6 +14,7 @@ mod distributed;
 mod doubt;
 mod downstream;
 mod hash_version;
+mod history;
 mod keys;
 mod layers;
 mod list;
@@ -32,6 +34,7 @@ mod resolve;
 mod results;
 mod session;
 mod settling;
+mod stats;
 mod stop;
 mod store_conformance;
 mod storm;
