@@ -2,7 +2,7 @@
 //!
 //! - `client`: flags, connection and errors of all that talk to a server
 //! - `identity`, `input`: what people type
-//! - `answer`, `table`, `json`, `output`: what people and programs read
+//! - `answer`, `table`, `timeline`, `json`, `output`: what people and programs read
 
 mod answer;
 mod begin;
@@ -13,6 +13,7 @@ mod config;
 mod demo;
 mod doctor;
 mod downstream;
+mod explain;
 mod extend;
 mod fail;
 mod identity;
@@ -27,7 +28,9 @@ mod policy_explain;
 mod reconcile;
 mod resolve;
 mod serve;
+mod stats;
 mod table;
+mod timeline;
 
 use clap::{Parser, Subcommand};
 
@@ -64,12 +67,16 @@ enum Command {
     Extend(Box<extend::ExtendFlags>),
     /// Show one intent, or wait for it to change
     Lookup(Box<lookup::LookupFlags>),
+    /// Tell who repeated a call, what differed, and what became of it
+    Explain(Box<explain::ExplainFlags>),
     /// List intents, the newest first
     List(Box<list::ListFlags>),
     /// Ask the downstreams about intents that nobody settled
     Reconcile(Box<reconcile::ReconcileFlags>),
     /// Settle by a person's word what nothing else can settle
     Resolve(Box<resolve::ResolveFlags>),
+    /// Count what was asked, what repeated it, and what is open
+    Stats(Box<stats::StatsFlags>),
     /// Check and explain policy files
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
@@ -95,9 +102,11 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Fail(flags) => fail::run(&flags),
         Command::Extend(flags) => extend::run(&flags),
         Command::Lookup(flags) => lookup::run(&flags),
+        Command::Explain(flags) => explain::run(&flags),
         Command::List(flags) => list::run(&flags),
         Command::Reconcile(flags) => reconcile::run(&flags),
         Command::Resolve(flags) => resolve::run(&flags),
+        Command::Stats(flags) => stats::run(&flags),
         Command::Policy(command) => policy::run(&command),
         Command::Migrate(flags) => migrate::run(&flags),
         Command::Doctor(flags) => doctor::run(&flags),
