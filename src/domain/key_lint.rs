@@ -18,8 +18,17 @@ const CLOCK_NEAR: Duration = Duration::from_secs(24 * 60 * 60);
 /// young as the call was probably made for it.
 const UUID_NEAR: Duration = Duration::from_secs(60);
 
-/// The shortest text that any rule says something of: ten digits, or an address.
-const BYTES_MIN: usize = 6;
+/// How many digits the shortest number of a card has.
+const CARD_DIGITS_MIN: usize = 13;
+
+/// How many digits the time of these days has in seconds since 1970.
+const EPOCH_DIGITS_MIN: usize = 10;
+
+/// How many digits a date with hour and minute has.
+const DATE_DIGITS: usize = 12;
+
+/// How many hyphens a UUID has.
+const UUID_HYPHENS: usize = 4;
 
 /// What looks wrong with a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -53,10 +62,10 @@ pub fn lint<'a>(values: impl IntoIterator<Item = &'a str>, now: Timestamp) -> Ve
         } else {
             others += 1;
         }
-        if value.len() >= BYTES_MIN && value.bytes().any(|byte| byte.is_ascii_digit()) {
-            card |= holds_card_number(value);
-            clock |= holds_clock(value, now);
-        }
+        // Most keys have too few digits for anything; every Begin comes by here.
+        let shape = Shape::of(value);
+        card |= shape.digits >= CARD_DIGITS_MIN && holds_card_number(value);
+        clock |= shape.holds_clock(value, now);
     }
     let found = [
         (addresses > 0 && others == 0, Lint::Email),
@@ -64,6 +73,38 @@ pub fn lint<'a>(values: impl IntoIterator<Item = &'a str>, now: Timestamp) -> Ve
         (clock, Lint::Clock),
     ];
     found.into_iter().filter_map(|(holds, lint)| holds.then_some(lint)).collect()
+}
+
+/// How many digits and hyphens a text has, which most often tells that it is nothing of what is looked for.
+struct Shape {
+    digits: usize,
+    longest_run: usize,
+    hyphens: usize,
+}
+
+impl Shape {
+    fn of(text: &str) -> Self {
+        let mut shape = Self { digits: 0, longest_run: 0, hyphens: 0 };
+        let mut run = 0;
+        for byte in text.bytes() {
+            if byte.is_ascii_digit() {
+                shape.digits += 1;
+                run += 1;
+                shape.longest_run = shape.longest_run.max(run);
+            } else {
+                run = 0;
+                shape.hyphens += usize::from(byte == b'-');
+            }
+        }
+        shape
+    }
+
+    fn holds_clock(&self, text: &str, now: Timestamp) -> bool {
+        let near = |at: Timestamp, span| now.since(at) <= span && at.since(now) <= span;
+        (self.longest_run >= EPOCH_DIGITS_MIN && epochs(text).any(|at| near(at, CLOCK_NEAR)))
+            || (self.digits >= DATE_DIGITS && date_times(text).any(|at| near(at, CLOCK_NEAR)))
+            || (self.hyphens >= UUID_HYPHENS && uuids(text).any(|at| near(at, UUID_NEAR)))
+    }
 }
 
 fn is_email(text: &str) -> bool {
@@ -153,12 +194,9 @@ fn passes_luhn(digits: &[u8]) -> bool {
     sum.is_multiple_of(10)
 }
 
-fn holds_clock(text: &str, now: Timestamp) -> bool {
-    let near = |at: Timestamp, span| now.since(at) <= span && at.since(now) <= span;
-    let tokens = || text.split(|c: char| !c.is_ascii_alphanumeric());
-    tokens().filter_map(epoch).any(|at| near(at, CLOCK_NEAR))
-        || date_times(text).any(|at| near(at, CLOCK_NEAR))
-        || uuids(text).any(|at| near(at, UUID_NEAR))
+/// Every number that stands by itself, as a time.
+fn epochs(text: &str) -> impl Iterator<Item = Timestamp> + '_ {
+    text.split(|c: char| !c.is_ascii_alphanumeric()).filter_map(epoch)
 }
 
 /// A number of seconds, milliseconds, microseconds or nanoseconds since 1970, by its length.
@@ -228,8 +266,10 @@ fn civil(digits: &[u8; 12]) -> Option<Timestamp> {
 fn uuids(text: &str) -> impl Iterator<Item = Timestamp> + '_ {
     const BYTES: usize = 36;
     let bytes = text.as_bytes();
-    let starts =
-        (0..(bytes.len() + 1).saturating_sub(BYTES)).filter(move |at| bytes[at + 8] == b'-');
+    let starts = (0..(bytes.len() + 1).saturating_sub(BYTES)).filter(move |at| {
+        let hyphens = [8, 13, 18, 23].into_iter().all(|place| bytes[at + place] == b'-');
+        hyphens && matches!(bytes[at + 14], b'1' | b'6' | b'7')
+    });
     starts.filter_map(move |at| {
         let made = Uuid::try_parse(text.get(at..at + BYTES)?).ok()?.get_timestamp()?;
         let (seconds, nanos) = made.to_unix();

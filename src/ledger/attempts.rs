@@ -92,7 +92,7 @@ impl Ledger {
         let after = read_token(&request.page_token, namespace, &key)?;
         let (_, found) = self.find(namespace, &key).await?;
         let row = found.ok_or(LedgerError::NotFound { report_kept: None })?.intent;
-        self.notes.flush(&*self.store).await;
+        self.write_notes().await;
 
         let first = after.is_none().then(|| FirstBegin::of(&row));
         let room = page_size - usize::from(first.is_some());

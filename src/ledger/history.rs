@@ -31,11 +31,11 @@ use crate::{
 /// How long anything may stay unwritten.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Every so many flushes the age of the oldest open intent is measured: every 30 s.
-const MEASURE_EVERY: u64 = 60;
+/// How often the age of the oldest open intent is measured.
+const MEASURE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Every so many flushes old minutes become hours: every 10 min.
-const ROLL_EVERY: u64 = 1200;
+/// How many measurements lie between two times that old minutes become hours: ten minutes.
+const ROLL_EVERY: u32 = 20;
 
 /// How long counters are kept by the minute: the windows in which minutes matter are those of today. A
 /// tool leaves some five rows a minute, so what is kept of a hundred tools is a million small rows.
@@ -147,18 +147,8 @@ impl Notes {
 
     /// Writes for as long as the server runs, and once more when it stops.
     pub(super) async fn run(self: Arc<Self>, store: Arc<dyn Store>, stopping: CancellationToken) {
-        let mut flushes: u64 = 0;
         while stopping.run_until_cancelled(tokio::time::sleep(FLUSH_INTERVAL)).await.is_some() {
             self.flush(&*store).await;
-            if flushes.is_multiple_of(MEASURE_EVERY) {
-                measure(&*store).await;
-            }
-            if flushes.is_multiple_of(ROLL_EVERY)
-                && let Err(error) = roll(&*store).await
-            {
-                tracing::debug!(%error, "old counters were not rolled up");
-            }
-            flushes += 1;
         }
         self.flush(&*store).await;
     }
@@ -170,6 +160,23 @@ impl Notes {
         self.repeats.flush(store).await;
         tallies::flush(&self.tallies, &self.runs, store).await;
     }
+}
+
+/// Measures what is open, and keeps the counters small: apart from the flushes, which must not wait for it.
+pub(super) async fn keep_house(store: Arc<dyn Store>, stopping: CancellationToken) {
+    let keep = async {
+        for round in (0..ROLL_EVERY).cycle() {
+            measure(&*store).await;
+            if round == 0
+                && let Err(error) = roll(&*store).await
+            {
+                tracing::debug!(%error, "old counters were not rolled up");
+            }
+            tokio::time::sleep(MEASURE_INTERVAL).await;
+        }
+    };
+    // Nothing of it has to be finished.
+    stopping.run_until_cancelled(keep).await;
 }
 
 async fn measure(store: &dyn Store) {

@@ -147,6 +147,7 @@ impl Ledger {
         tasks.spawn(Arc::clone(&watchers).run(Arc::clone(&store), stopping.clone()));
         tasks.spawn(Arc::clone(&policies).run(Arc::clone(&store), stopping.clone()));
         tasks.spawn(Arc::clone(&notes).run(Arc::clone(&store), stopping.clone()));
+        tasks.spawn(history::keep_house(Arc::clone(&store), stopping.clone()));
         Ok(Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
             store,
@@ -187,6 +188,13 @@ impl Ledger {
         self.stopping.cancel();
         self.tasks.close();
         self.tasks.wait().await;
+    }
+
+    /// Writes what this server remembers for people, so that it can be read. In a task of its own: a reader
+    /// that goes away must not take it along.
+    async fn write_notes(&self) {
+        let (notes, store) = (Arc::clone(&self.notes), Arc::clone(&self.store));
+        self.tasks.spawn(async move { notes.flush(&*store).await }).await.ok();
     }
 
     fn policy(&self, intent: &Intent) -> Arc<ToolPolicy> {

@@ -117,7 +117,7 @@ impl Ledger {
             let words = "must be over zero; leave it out for 24 hours";
             return Err(Violation::new("window", "DURATION_INVALID", words).into());
         }
-        self.notes.flush(&*self.store).await;
+        self.write_notes().await;
 
         let open = self.store.open_now(Some(namespace), tool, BATCHES_MAX).await?;
         let start = start_of(window, open.now);

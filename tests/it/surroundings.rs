@@ -1,9 +1,7 @@
 //! Health, reflection, HTTP, and the calls that this version does not serve.
 
 use futures::StreamExt;
-use intent_ledger::proto::v1::{
-    ApproveIntentRequest, DenyIntentRequest, GetStatsRequest, ListAttemptsRequest,
-};
+use intent_ledger::proto::v1::{ApproveIntentRequest, DenyIntentRequest};
 use tonic::{Code, Status};
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
@@ -166,17 +164,10 @@ on_both_stores! {
         let server = TestServer::start(kind).await;
         let operator = || server.operator.clone();
         let key = "ab".repeat(32);
-        unimplemented(
-            operator()
-                .list_attempts(ListAttemptsRequest { key: key.clone(), ..Default::default() })
-                .await,
-            "ListAttempts",
-        );
         let approve = ApproveIntentRequest { key: key.clone(), ..Default::default() };
         unimplemented(operator().approve_intent(approve).await, "ApproveIntent");
         let deny = DenyIntentRequest { key, ..Default::default() };
         unimplemented(operator().deny_intent(deny).await, "DenyIntent");
-        unimplemented(operator().get_stats(GetStatsRequest::default()).await, "GetStats");
         server.stop().await;
     }
 

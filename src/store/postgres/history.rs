@@ -7,7 +7,8 @@ use tokio_postgres::{Row, types::Type};
 use uuid::Uuid;
 
 use super::{
-    PostgresStore,
+    PostgresStore, WRITE_WAIT_MAX, answered,
+    connect::{Busy, Parameter, run, within},
     fault::is_conflict,
     parameters::{micros, time},
     signed, unsigned,
@@ -268,7 +269,7 @@ impl History for PostgresStore {
         tool: Option<&str>,
         since: Timestamp,
     ) -> Result<Vec<ToolCount>, StoreError> {
-        let parameters: [super::Parameter<'_>; 3] =
+        let parameters: [Parameter<'_>; 3] =
             [(&namespace, Type::TEXT), (&time(since), Type::TIMESTAMPTZ), (&tool, Type::TEXT)];
         let rows = self.query_all(COUNTS, &parameters).await?;
         let counts = rows.iter().map(|row| {
@@ -290,7 +291,7 @@ impl History for PostgresStore {
         rows_max: usize,
     ) -> Result<Vec<RunCount>, StoreError> {
         let rows_max = i64::try_from(rows_max).unwrap_or(i64::MAX);
-        let parameters: [super::Parameter<'_>; 4] = [
+        let parameters: [Parameter<'_>; 4] = [
             (&namespace, Type::TEXT),
             (&time(since), Type::TIMESTAMPTZ),
             (&tool, Type::TEXT),
@@ -359,18 +360,30 @@ impl PostgresStore {
     async fn write_again(
         &self,
         statement: &str,
-        parameters: &[super::Parameter<'_>],
+        parameters: &[Parameter<'_>],
     ) -> Result<(), StoreError> {
         let mut tries = 0;
         loop {
-            match self.query_to_write(statement, parameters).await {
+            match self.write_once(statement, parameters).await {
                 Err(StoreError::Unavailable(error)) if is_conflict(&error) && tries < TRIES_MAX => {
                 }
                 Err(StoreError::Locked(_)) if tries < TRIES_MAX => {}
-                other => return other.map(|_| ()),
+                other => return other,
             }
             tries += 1;
         }
+    }
+
+    /// A statement that commits by itself: where no answer comes, it may have.
+    async fn write_once(
+        &self,
+        statement: &str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<(), StoreError> {
+        let client = Busy::new(self.client().await?);
+        let answer = run(&client, self.statements, statement, parameters);
+        let answer = within(WRITE_WAIT_MAX, answer).await;
+        answered(client.done(), answer).map(|_| ())
     }
 }
 

@@ -126,18 +126,6 @@ impl PostgresStore {
         })
     }
 
-    /// As `query`, for a statement that commits by itself: without an answer it may have.
-    async fn query_to_write(
-        &self,
-        statement: &str,
-        parameters: &[Parameter<'_>],
-    ) -> Result<Vec<Row>, StoreError> {
-        let client = Busy::new(self.client().await?);
-        let answer = run(&client, self.statements, statement, parameters);
-        let answer = within(WRITE_WAIT_MAX, answer).await;
-        answered(client.done(), answer)
-    }
-
     async fn rows(
         &self,
         statement: &str,
