@@ -11,6 +11,7 @@ use intent_ledger::domain::{
     fingerprint::fingerprint,
     identity::{Call, KeyBasis, downstream_digest, identify},
     intent::{Intent, RecipeVersion, ResultBody},
+    key_lint::lint,
     report::{Complete, complete},
     time::Timestamp,
     tool::ToolPolicy,
@@ -76,6 +77,21 @@ fn identity(criterion: &mut Criterion) {
             fingerprint(&policy.recipe, &[], black_box(&call), &key, basis)
         });
     });
+}
+
+/// What every Begin pays for a look at its key.
+fn key_lint(criterion: &mut Criterion) {
+    let keys = [
+        ("order", "o-17"),
+        ("uuid", "0f8fad5b-d9cb-469f-a165-70867728950e"),
+        ("hash", "9c56cc51b374c3ba189210d5b6d4bf57790d351c96c47c02190ecf1e430635ab"),
+        ("time", "mail-2026-02-02T02:40:00Z"),
+    ];
+    for (name, key) in keys {
+        criterion.bench_function(&format!("key_lint/{name}"), |bencher| {
+            bencher.iter(|| lint([black_box(key)], NOW));
+        });
+    }
 }
 
 fn decision(criterion: &mut Criterion) {
@@ -148,5 +164,5 @@ fn started(call: &BeginCall, candidate: &Candidate, policy: &ToolPolicy) -> Inte
     }
 }
 
-criterion_group!(pure, canonical_json, identity, decision);
+criterion_group!(pure, canonical_json, identity, key_lint, decision);
 criterion_main!(pure);

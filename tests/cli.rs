@@ -567,6 +567,62 @@ fn bad_usage_exits_64() {
 }
 
 #[test]
+fn a_duplicate_is_explained_and_counted() {
+    let server = Server::start();
+    let call = |caller: &str, id: &str| {
+        let call = ["begin", "send_email", "--run", "r-1", "--business-id", "order=8812"];
+        server.json(&[&call[..], &["--caller", caller, "--tool-call-id", id]].concat())
+    };
+    let begun = call("worker-1", "call_1");
+    let (key, attempt) = (text(&begun["intent"]["key"]), text(&begun["attempt_id"]));
+    assert_eq!(call("worker-1", "call_1")["decision"], "HOLD");
+    server.json(&["complete", &key, "--attempt", &attempt, "--result", "sent"]);
+    call("worker-1", "call_3");
+    call("worker-2", "call_5");
+
+    let told = server.run(&["explain", &key]).exits(0).stdout;
+    let lines: Vec<&str> = told.lines().collect();
+    assert_eq!(lines[0], "send_email, run r-1: COMPLETED");
+    assert_eq!(lines[1], key);
+    for part in [
+        "worker-1 begins it, and may execute: EXECUTE NEW\n",
+        "as the same tool call was run again (ORCHESTRATOR), and must wait: HOLD IN_FLIGHT\n",
+        "settled by CALLER worker-1: COMPLETED\n",
+        "as the model asked again (MODEL), and is given the first result: REPLAY COMPLETED\n",
+        "differs: tool call call_3, not call_1\n",
+        "as another process took the run up (RESUMED_RUN)",
+        "differs: caller worker-2, not worker-1, tool call call_5, not call_1\n",
+        "\nIt happened once; whoever asks again is given the first result.\n",
+        "\nBegun 4 times; repeats by layer: ORCHESTRATOR 1, MODEL 1, RESUMED_RUN 1.\n",
+    ] {
+        assert!(told.contains(part), "{part:?} is not in\n{told}");
+    }
+    let order = ["EXECUTE NEW", "HOLD IN_FLIGHT", "settled by", "MODEL", "RESUMED_RUN"];
+    let places: Vec<_> = order.iter().map(|part| told.find(part).unwrap()).collect();
+    assert!(places.is_sorted(), "{told}");
+
+    let told = server.json(&["explain", &key]);
+    assert_eq!(told["total_count"], 4);
+    assert_eq!(told["attempts"][0]["layer"], Value::Null);
+    assert_eq!(told["attempts"][0]["attempt_id"], attempt);
+    assert_eq!(told["attempts"][2]["layer"], "MODEL");
+    assert_eq!(told["intent"]["state"], "COMPLETED");
+    assert!(text(&told["stands"]).starts_with("It happened once"));
+    let unknown = server.run(&["explain", &"ab".repeat(32)]).exits(1).stderr;
+    assert!(unknown.starts_with("intent-ledger: INTENT_NOT_FOUND"), "{unknown}");
+
+    let counted = server.json(&["stats", "--window", "1h", "--tool", "send_email"]);
+    let mail = &counted["tools"][0];
+    assert_eq!((&mail["begin_count"], &mail["intent_count"]), (&4.into(), &1.into()));
+    assert_eq!(mail["retry_amplification"], 4.0);
+    assert_eq!(counted["unsettled_count"], 0);
+    let told = server.run(&["stats"]).exits(0).stdout;
+    assert!(told.contains("send_email  4       1        1         4.00"), "{told}");
+    let none = server.run(&["stats", "--tool", "none"]).exits(0).stdout;
+    assert!(none.contains("nothing was begun\n"), "{none}");
+}
+
+#[test]
 fn a_server_that_is_not_there_is_named_with_a_way_out() {
     // A port that was free a moment ago.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -603,6 +659,8 @@ fn help_reads_as_its_golden_file_says() {
         ("begin-help", &["begin", "--help"]),
         ("demo-help", &["demo", "--help"]),
         ("downstream-help", &["downstream", "--help"]),
+        ("explain-help", &["explain", "--help"]),
+        ("stats-help", &["stats", "--help"]),
     ] {
         let help = run(arguments).exits(0).stdout;
         let path = root().join(format!("tests/golden/cli/{name}.txt"));

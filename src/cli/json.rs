@@ -52,11 +52,15 @@ pub(super) fn event_kind(code: i32) -> Option<String> {
     word(code, "EVENT_KIND_", v1::EventKind::as_str_name)
 }
 
-fn time(time: Option<&prost_types::Timestamp>) -> Option<String> {
+pub(super) fn layer(code: i32) -> Option<String> {
+    word(code, "LAYER_", v1::Layer::as_str_name)
+}
+
+pub(super) fn time(time: Option<&prost_types::Timestamp>) -> Option<String> {
     time.map(ToString::to_string)
 }
 
-fn span(span: Option<&prost_types::Duration>) -> Option<String> {
+pub(super) fn span(span: Option<&prost_types::Duration>) -> Option<String> {
     span.map(ToString::to_string)
 }
 
@@ -186,6 +190,69 @@ impl Serialize for Page {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("intents", &self.0.intents.iter().map(Json).collect::<Vec<_>>())?;
         map.serialize_entry("next_page_token", &self.0.next_page_token)?;
+        map.end()
+    }
+}
+
+impl Serialize for Json<'_, v1::Attempt> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let it = self.0;
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("time", &time(it.time.as_ref()))?;
+        map.serialize_entry("caller", &it.caller)?;
+        map.serialize_entry("attempt_id", &it.attempt_id)?;
+        map.serialize_entry("tool_call_id", &it.tool_call_id)?;
+        map.serialize_entry("run_id", &it.run_id)?;
+        map.serialize_entry("step_id", &it.step_id)?;
+        map.serialize_entry("decision", &decision(it.decision))?;
+        map.serialize_entry("reason", &reason(it.reason))?;
+        map.serialize_entry("layer", &layer(it.layer))?;
+        map.serialize_entry("free_text_changed", &it.free_text_changed)?;
+        map.serialize_entry("trace_id", &it.trace_id)?;
+        map.end()
+    }
+}
+
+impl Serialize for Json<'_, v1::LayerCount> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("layer", &layer(self.0.layer))?;
+        map.serialize_entry("count", &self.0.count)?;
+        map.end()
+    }
+}
+
+impl Serialize for Json<'_, v1::ToolStats> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let it = self.0;
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("tool", &it.tool)?;
+        map.serialize_entry("decisions", &it.decisions.iter().map(Json).collect::<Vec<_>>())?;
+        map.serialize_entry("repeats", &it.repeats.iter().map(Json).collect::<Vec<_>>())?;
+        map.serialize_entry("begin_count", &it.begin_count)?;
+        map.serialize_entry("intent_count", &it.intent_count)?;
+        map.serialize_entry("execution_count", &it.execution_count)?;
+        map.serialize_entry("retry_amplification", &it.retry_amplification)?;
+        map.end()
+    }
+}
+
+impl Serialize for Json<'_, v1::DecisionCount> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("decision", &decision(self.0.decision))?;
+        map.serialize_entry("reason", &reason(self.0.reason))?;
+        map.serialize_entry("count", &self.0.count)?;
+        map.end()
+    }
+}
+
+impl Serialize for Json<'_, v1::RunExecutions> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("run_id", &self.0.run_id)?;
+        map.serialize_entry("tool", &self.0.tool)?;
+        map.serialize_entry("execution_count", &self.0.execution_count)?;
         map.end()
     }
 }

@@ -3,7 +3,7 @@
 //! - `client`: flags, connection and errors of all that talk to a server
 //! - `identity`, `input`: what people type
 //! - `deciding`: how a person decides on a proposal
-//! - `answer`, `table`, `json`, `output`: what people and programs read
+//! - `answer`, `table`, `timeline`, `json`, `output`: what people and programs read
 
 mod answer;
 mod approve;
@@ -17,6 +17,7 @@ mod demo;
 mod deny;
 mod doctor;
 mod downstream;
+mod explain;
 mod extend;
 mod fail;
 mod identity;
@@ -31,7 +32,9 @@ mod policy_explain;
 mod reconcile;
 mod resolve;
 mod serve;
+mod stats;
 mod table;
+mod timeline;
 
 use clap::{Parser, Subcommand};
 
@@ -68,6 +71,8 @@ enum Command {
     Extend(Box<extend::ExtendFlags>),
     /// Show one intent, or wait for it to change
     Lookup(Box<lookup::LookupFlags>),
+    /// Tell who repeated a call, what differed, and what became of it
+    Explain(Box<explain::ExplainFlags>),
     /// List intents, the newest first
     List(Box<list::ListFlags>),
     /// Ask the downstreams about intents that nobody settled
@@ -78,6 +83,8 @@ enum Command {
     Deny(Box<deny::DenyFlags>),
     /// Settle by a person's word what nothing else can settle
     Resolve(Box<resolve::ResolveFlags>),
+    /// Count what was asked, what repeated it, and what is open
+    Stats(Box<stats::StatsFlags>),
     /// Check and explain policy files
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
@@ -103,11 +110,13 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Fail(flags) => fail::run(&flags),
         Command::Extend(flags) => extend::run(&flags),
         Command::Lookup(flags) => lookup::run(&flags),
+        Command::Explain(flags) => explain::run(&flags),
         Command::List(flags) => list::run(&flags),
         Command::Reconcile(flags) => reconcile::run(&flags),
         Command::Approve(flags) => approve::run(&flags),
         Command::Deny(flags) => deny::run(&flags),
         Command::Resolve(flags) => resolve::run(&flags),
+        Command::Stats(flags) => stats::run(&flags),
         Command::Policy(command) => policy::run(&command),
         Command::Migrate(flags) => migrate::run(&flags),
         Command::Doctor(flags) => doctor::run(&flags),

@@ -38,6 +38,23 @@ pub(super) fn intents(intents: &[v1::Intent], paint: Paint) -> String {
     table
 }
 
+/// Rows below a line of headings; numbers and words alike begin in one column.
+pub(super) fn aligned<const N: usize>(
+    headings: [&str; N],
+    rows: impl Iterator<Item = [String; N]>,
+) -> String {
+    let rows: Vec<[String; N]> = std::iter::once(headings.map(str::to_owned)).chain(rows).collect();
+    let widths: [usize; N] = std::array::from_fn(|column| {
+        rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)
+    });
+    let line = |row: &[String; N]| {
+        let cells = row.iter().zip(widths);
+        let line: String = cells.map(|(cell, width)| format!("{cell:width$}  ")).collect();
+        line.trim_end().to_owned() + "\n"
+    };
+    rows.iter().map(line).collect()
+}
+
 fn row(intent: &v1::Intent) -> [String; 7] {
     let created = intent.create_time.and_then(|time| SystemTime::try_from(time).ok());
     let created = created.map(|time| humantime::format_rfc3339_seconds(time).to_string());

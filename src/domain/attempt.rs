@@ -187,7 +187,7 @@ impl Attempt {
 }
 
 /// The layer that repeated a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Layer {
     /// An HTTP or gRPC client resent the same attempt.
     Transport,
@@ -217,6 +217,21 @@ pub struct Provenance<'a> {
 }
 
 impl Layer {
+    /// Every layer, in the order of their declaration.
+    pub const ALL: [Self; 5] =
+        [Self::Transport, Self::Orchestrator, Self::Model, Self::ResumedRun, Self::UnknownLayer];
+
+    /// Its public name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Transport => "TRANSPORT",
+            Self::Orchestrator => "ORCHESTRATOR",
+            Self::Model => "MODEL",
+            Self::ResumedRun => "RESUMED_RUN",
+            Self::UnknownLayer => "UNKNOWN_LAYER",
+        }
+    }
+
     /// Which layer made `repeat` out of `first`.
     pub fn of(first: &Provenance<'_>, repeat: &Provenance<'_>) -> Self {
         if repeat.attempt_id.is_some() && repeat.attempt_id == first.attempt_id {

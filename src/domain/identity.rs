@@ -351,6 +351,16 @@ pub fn named_ids(names: &[String], recipe: &Recipe, call: &Call<'_>) -> BTreeMap
     names.iter().filter_map(|name| Some((name.clone(), value(name)?))).collect()
 }
 
+/// The texts and numbers that a policy's pointers name in the arguments, as they were sent: what a person
+/// would read as the key.
+pub fn pointed_texts<'a>(recipe: &'a Recipe, arguments: &'a Json) -> impl Iterator<Item = &'a str> {
+    recipe.identity.iter().filter_map(|place| match arguments.pointer(&place.pointer)? {
+        Json::String(text) => Some(text.as_str()),
+        Json::Number(number) => Some(number.as_str()),
+        Json::Null | Json::Bool(_) | Json::Array(_) | Json::Object(_) => None,
+    })
+}
+
 /// The value at an identity pointer as text, in which 8812 and "8812" are the same order.
 fn identity_text(place: &IdentityPointer, arguments: &Json) -> Result<String, IdentityError> {
     let pointer = || place.pointer.clone();

@@ -7,11 +7,12 @@ use uuid::Uuid;
 
 use crate::{
     domain::{
-        attempt::{Failure, GrantedOn},
-        decision::{Decision, ExecuteReason, HoldReason, RefuseReason},
+        attempt::Failure,
+        decision::Decision,
         event::{Event, EventKind, Provenance},
         identity::KeyBasis,
         intent::{Intent, State},
+        repeat::{Answered, TraceId},
         time::Timestamp,
     },
     ledger::{
@@ -24,7 +25,10 @@ use crate::{
     store::Filter,
 };
 
-pub(super) fn begin_request(request: v1::BeginRequest) -> Result<BeginRequest, Violation> {
+pub(super) fn begin_request(
+    request: v1::BeginRequest,
+    trace_id: Option<TraceId>,
+) -> Result<BeginRequest, Violation> {
     Ok(BeginRequest {
         namespace: request.namespace,
         identity: identity(request.identity.unwrap_or_default()),
@@ -35,6 +39,7 @@ pub(super) fn begin_request(request: v1::BeginRequest) -> Result<BeginRequest, V
         caller: request.caller,
         free_text: request.free_text,
         labels: request.labels,
+        trace_id,
     })
 }
 
@@ -258,7 +263,7 @@ fn unknown_value(field: &str) -> Violation {
     Violation::new(field, "ENUM_VALUE_INVALID", "is a value that this server does not know")
 }
 
-fn duration(
+pub(super) fn duration(
     field: &str,
     span: Option<prost_types::Duration>,
 ) -> Result<Option<Duration>, Violation> {
@@ -405,57 +410,43 @@ pub(super) fn extend_response(
 }
 
 fn decision(decision: &Decision) -> (v1::Decision, v1::Reason, Option<Duration>) {
-    use v1::Reason;
-    match decision {
-        Decision::Execute { reason, .. } => (v1::Decision::Execute, execute_reason(*reason), None),
-        Decision::NotRecorded => (v1::Decision::Execute, Reason::NotRecorded, None),
-        Decision::Replay { pruned: false } => (v1::Decision::Replay, Reason::Completed, None),
-        Decision::Replay { pruned: true } => (v1::Decision::Replay, Reason::ResultPruned, None),
-        Decision::Hold { reason, retry_after, .. } => {
-            let reason = match reason {
-                HoldReason::InFlight => Reason::InFlight,
-                HoldReason::Superseded => Reason::Superseded,
-                HoldReason::OutcomeUnknown => Reason::OutcomeUnknown,
-                HoldReason::NeedsAttention => Reason::NeedsAttention,
-            };
-            (v1::Decision::Hold, reason, *retry_after)
-        }
-        Decision::AwaitApproval { .. } => {
-            (v1::Decision::AwaitApproval, Reason::ApprovalRequired, None)
-        }
-        Decision::Refuse { reason } => {
-            let reason = match reason {
-                RefuseReason::FailedFinal => Reason::FailedFinal,
-                RefuseReason::Denied => Reason::Denied,
-                RefuseReason::ToolNotListed => Reason::ToolNotListed,
-                RefuseReason::ToolHalted => Reason::ToolHalted,
-                RefuseReason::RunLimit => Reason::RunLimit,
-                RefuseReason::LookAlikeLimit => Reason::LookAlikeLimit,
-            };
-            (v1::Decision::Refuse, reason, None)
-        }
-        Decision::ParametersChanged { .. } => {
-            (v1::Decision::Refuse, Reason::ParametersChanged, None)
-        }
-        Decision::WeakKey => (v1::Decision::Refuse, Reason::WeakKey, None),
-        Decision::BusinessIdRequired { .. } => {
-            (v1::Decision::Refuse, Reason::BusinessIdRequired, None)
-        }
-        Decision::RunRequired => (v1::Decision::Refuse, Reason::RunRequired, None),
-    }
+    let retry_after = match decision {
+        Decision::Hold { retry_after, .. } => *retry_after,
+        _ => None,
+    };
+    let (decision, reason) = reason_of(Answered::from(decision));
+    (decision, reason, retry_after)
 }
 
-fn execute_reason(reason: ExecuteReason) -> v1::Reason {
-    match reason {
-        ExecuteReason::Resent => v1::Reason::Resent,
-        ExecuteReason::Granted(granted_on) => match granted_on {
-            GrantedOn::New => v1::Reason::New,
-            GrantedOn::Approved => v1::Reason::Approved,
-            GrantedOn::Retry => v1::Reason::Retry,
-            GrantedOn::NotExecuted => v1::Reason::NotExecuted,
-            GrantedOn::DownstreamDedupes => v1::Reason::DownstreamDedupes,
-            GrantedOn::Fenced => v1::Reason::Fenced,
-        },
+/// What a Begin was answered, as clients read it; an error is a refusal with its reason.
+pub(super) fn reason_of(answered: Answered) -> (v1::Decision, v1::Reason) {
+    use v1::{Decision as D, Reason as R};
+    match answered {
+        Answered::New => (D::Execute, R::New),
+        Answered::Approved => (D::Execute, R::Approved),
+        Answered::Retry => (D::Execute, R::Retry),
+        Answered::NotExecuted => (D::Execute, R::NotExecuted),
+        Answered::DownstreamDedupes => (D::Execute, R::DownstreamDedupes),
+        Answered::Fenced => (D::Execute, R::Fenced),
+        Answered::Resent => (D::Execute, R::Resent),
+        Answered::NotRecorded => (D::Execute, R::NotRecorded),
+        Answered::Completed => (D::Replay, R::Completed),
+        Answered::ResultPruned => (D::Replay, R::ResultPruned),
+        Answered::InFlight => (D::Hold, R::InFlight),
+        Answered::Superseded => (D::Hold, R::Superseded),
+        Answered::OutcomeUnknown => (D::Hold, R::OutcomeUnknown),
+        Answered::NeedsAttention => (D::Hold, R::NeedsAttention),
+        Answered::AwaitApproval => (D::AwaitApproval, R::ApprovalRequired),
+        Answered::FailedFinal => (D::Refuse, R::FailedFinal),
+        Answered::Denied => (D::Refuse, R::Denied),
+        Answered::ToolNotListed => (D::Refuse, R::ToolNotListed),
+        Answered::ToolHalted => (D::Refuse, R::ToolHalted),
+        Answered::RunLimit => (D::Refuse, R::RunLimit),
+        Answered::LookAlikeLimit => (D::Refuse, R::LookAlikeLimit),
+        Answered::ParametersChanged => (D::Refuse, R::ParametersChanged),
+        Answered::WeakKey => (D::Refuse, R::WeakKey),
+        Answered::BusinessIdRequired => (D::Refuse, R::BusinessIdRequired),
+        Answered::RunRequired => (D::Refuse, R::RunRequired),
     }
 }
 
@@ -550,7 +541,7 @@ fn event_kind(kind: EventKind) -> v1::EventKind {
     }
 }
 
-fn time(at: Timestamp) -> ProtoTimestamp {
+pub(super) fn time(at: Timestamp) -> ProtoTimestamp {
     let micros = at.micros();
     ProtoTimestamp {
         seconds: micros.div_euclid(1_000_000),
@@ -558,7 +549,7 @@ fn time(at: Timestamp) -> ProtoTimestamp {
     }
 }
 
-fn span(span: Duration) -> prost_types::Duration {
+pub(super) fn span(span: Duration) -> prost_types::Duration {
     prost_types::Duration {
         seconds: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
         nanos: i32::try_from(span.subsec_nanos()).unwrap_or(0),

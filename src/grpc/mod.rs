@@ -3,10 +3,12 @@
 mod admission;
 mod convert;
 mod deadline;
+mod history;
 mod reconcile;
 mod service;
 mod session;
 mod status;
+mod trace;
 
 pub use service::{LedgerService, OperationsService};
 

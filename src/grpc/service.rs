@@ -11,12 +11,13 @@ use tonic::{Request, Response, Status, Streaming};
 use super::{
     admission::{Admission, Admitted},
     convert::{self, Viewer},
-    deadline, reconcile, session,
-    status::{not_served, reason, status, status_of_report},
+    deadline, history, reconcile, session,
+    status::{reason, status, status_of_report},
+    trace,
 };
 use crate::{
     clock::Deadline,
-    domain::{event::Event, intent::Intent},
+    domain::{event::Event, intent::Intent, repeat::TraceId},
     ledger::{DecisionRequest, Ledger, LedgerError},
     proto::v1::{
         self, intent_ledger_service_server::IntentLedgerService,
@@ -25,9 +26,6 @@ use crate::{
     reconciler::Reconciler,
     telemetry::metrics,
 };
-
-/// The label of tools that the policy does not list: callers make those names up.
-const UNLISTED: &str = "(unlisted)";
 
 pub(super) type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
@@ -67,15 +65,16 @@ impl LedgerService {
         &self,
         request: v1::BeginRequest,
         deadline: Deadline,
+        trace_id: Option<TraceId>,
     ) -> Result<v1::BeginResponse, Status> {
         let _admitted = self.admit(&request)?;
-        let request = convert::begin_request(request).map_err(refuse)?;
+        let request = convert::begin_request(request, trace_id).map_err(refuse)?;
         let mut answer = self.ledger.begin(request, deadline).await.map_err(refuse)?;
         let tool = answer.listed_tool.take();
         let expires_at = |intent: &Intent| self.ledger.expires_at(intent);
         let response = convert::begin_response(answer, expires_at);
         metrics::begin(
-            tool.as_deref().unwrap_or(UNLISTED),
+            tool.as_deref().unwrap_or(metrics::UNLISTED),
             response.decision().as_str_name().trim_start_matches("DECISION_"),
             response.reason().as_str_name().trim_start_matches("REASON_"),
         );
@@ -178,8 +177,8 @@ impl IntentLedgerService for LedgerService {
         &self,
         request: Request<v1::BeginRequest>,
     ) -> Result<Response<v1::BeginResponse>, Status> {
-        let deadline = deadline::of(&request);
-        self.do_begin(request.into_inner(), deadline).await.map(Response::new)
+        let (deadline, trace_id) = (deadline::of(&request), trace::of(&request));
+        self.do_begin(request.into_inner(), deadline, trace_id).await.map(Response::new)
     }
 
     async fn complete(
@@ -233,8 +232,8 @@ impl IntentLedgerService for LedgerService {
         &self,
         request: Request<Streaming<v1::SessionRequest>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
-        let deadline = deadline::of(&request);
-        Ok(Response::new(session::run(self.clone(), request.into_inner(), deadline)))
+        let of_all = (deadline::of(&request), trace::of(&request));
+        Ok(Response::new(session::run(self.clone(), request.into_inner(), of_all)))
     }
 }
 
@@ -287,9 +286,11 @@ impl IntentOperationsService for OperationsService {
 
     async fn list_attempts(
         &self,
-        _request: Request<v1::ListAttemptsRequest>,
+        request: Request<v1::ListAttemptsRequest>,
     ) -> Result<Response<v1::ListAttemptsResponse>, Status> {
-        Err(not_served("ListAttempts (who repeated a call)"))
+        let request = history::attempts_request(request.into_inner());
+        let answer = self.ledger.attempts(request).await.map_err(refuse)?;
+        Ok(Response::new(history::attempts_response(answer)))
     }
 
     async fn approve_intent(
@@ -324,8 +325,10 @@ impl IntentOperationsService for OperationsService {
 
     async fn get_stats(
         &self,
-        _request: Request<v1::GetStatsRequest>,
+        request: Request<v1::GetStatsRequest>,
     ) -> Result<Response<v1::GetStatsResponse>, Status> {
-        Err(not_served("GetStats (statistics)"))
+        let request = history::stats_request(request.into_inner()).map_err(refuse)?;
+        let answer = self.ledger.stats(request).await.map_err(refuse)?;
+        Ok(Response::new(history::stats_response(answer)))
     }
 }

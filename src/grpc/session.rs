@@ -13,6 +13,7 @@ use tonic::{Status, Streaming};
 use super::service::{Answers, LedgerService, refuse};
 use crate::{
     clock::Deadline,
+    domain::repeat::TraceId,
     ledger::{LedgerError, Violation},
     proto::v1::{SessionRequest, SessionResponse, session_request, session_response},
 };
@@ -26,11 +27,14 @@ const ITEMS_MAX_U32: u32 = 2048;
 /// Answers that may wait for the receiver; what is over keeps its item under way.
 const ANSWERS_MAX: usize = 256;
 
+/// What the stream says once for all its items.
+type OfAll = (Deadline, Option<TraceId>);
+
 /// Serves a stream until the caller ends it, its deadline passes, or the server drains.
 pub(super) fn run(
     service: LedgerService,
     mut requests: Streaming<SessionRequest>,
-    deadline: Deadline,
+    of_all: OfAll,
 ) -> Answers<SessionResponse> {
     let (answers, stream) = mpsc::channel(ANSWERS_MAX);
     tokio::spawn(async move {
@@ -49,7 +53,7 @@ pub(super) fn run(
             let service = service.clone();
             let answers = answers.clone();
             tokio::spawn(async move {
-                let answer = guarded_item(&service, request, deadline).await;
+                let answer = guarded_item(&service, request, of_all).await;
                 answers.send(Ok(answer)).await.ok();
                 drop(room);
             });
@@ -68,10 +72,10 @@ pub(super) fn run(
 async fn guarded_item(
     service: &LedgerService,
     request: SessionRequest,
-    deadline: Deadline,
+    of_all: OfAll,
 ) -> SessionResponse {
     let sequence = request.sequence;
-    let answer = AssertUnwindSafe(item(service, request, deadline)).catch_unwind();
+    let answer = AssertUnwindSafe(item(service, request, of_all)).catch_unwind();
     answer.await.unwrap_or_else(|_| {
         let fault = refuse(LedgerError::Internal("an item panicked".to_owned()));
         SessionResponse { sequence, item: Some(session_response::Item::Error(error(&fault))) }
@@ -81,14 +85,14 @@ async fn guarded_item(
 async fn item(
     service: &LedgerService,
     request: SessionRequest,
-    deadline: Deadline,
+    (deadline, trace_id): OfAll,
 ) -> SessionResponse {
     use session_request::Item as Asked;
     use session_response::Item as Answered;
     // What is rare is boxed, so that the two ordinary calls do not carry its room.
     let answer = match request.item {
         Some(Asked::Begin(request)) => {
-            service.do_begin(request, deadline).await.map(Answered::Begin)
+            service.do_begin(request, deadline, trace_id).await.map(Answered::Begin)
         }
         Some(Asked::Complete(request)) => {
             service.do_complete(request, deadline).await.map(Answered::Complete)

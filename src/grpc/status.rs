@@ -189,8 +189,3 @@ fn short(text: &str) -> String {
     }
     format!("{}…", &text[..text.floor_char_boundary(TEXT_BYTES_MAX)])
 }
-
-/// An RPC that is declared, and that this version does not serve yet.
-pub(super) fn not_served(what: &str) -> Status {
-    Status::unimplemented(format!("{what}: this version of the server does not serve it yet"))
-}

@@ -6,13 +6,14 @@ use uuid::Uuid;
 
 pub use self::gates::Similar;
 use self::round::{Inserted, Round};
-use super::{Ledger, LedgerError, ROUNDS_MAX, shape};
+use super::{Ledger, LedgerError, ROUNDS_MAX, history::Origin, shape};
 use crate::{
     clock::Deadline,
     domain::{
         canonical_json::Json,
         decision::{BeginCall, Decision},
         identity::Call,
+        repeat::{Answered, TraceId},
     },
     ids,
     store::Stored,
@@ -59,6 +60,8 @@ pub struct BeginRequest {
     pub free_text: Vec<String>,
     /// The caller's labels.
     pub labels: BTreeMap<String, String>,
+    /// The trace that the call is part of.
+    pub trace_id: Option<TraceId>,
 }
 
 /// What a Begin is answered.
@@ -91,6 +94,7 @@ struct Checked {
     call: BeginCall,
     identity: IdentityRequest,
     arguments: Json,
+    origin: Origin,
 }
 
 impl Checked {
@@ -117,7 +121,10 @@ impl Ledger {
         let checked = check(request)?;
         let round = Round::new(self, &checked, deadline);
         match round.insert_unread().await? {
-            Inserted::Answered(answer) => Ok(*answer),
+            Inserted::Answered(answer) => {
+                self.note(&checked, &round, Ok(&answer));
+                Ok(*answer)
+            }
             // Boxed, so that the ordinary call does not carry the room that the others need.
             other => Box::pin(self.begin_in_rounds(&checked, round, other, deadline)).await,
         }
@@ -133,6 +140,7 @@ impl Ledger {
     ) -> Result<BeginAnswer, LedgerError> {
         for _ in 0..ROUNDS_MAX {
             if let Inserted::Answered(answer) = inserted {
+                self.note(checked, &round, Ok(&answer));
                 return Ok(*answer);
             }
             if deadline.has_passed() {
@@ -148,12 +156,36 @@ impl Ledger {
             if let Some(answer) = answer
                 && (!refused || !round.was_behind().await?)
             {
+                self.note(checked, &round, answer.as_ref());
                 return answer;
             }
             round = Round::new(self, checked, deadline);
             inserted = round.insert_unread().await?;
         }
         Err(LedgerError::Internal("a Begin met somebody else's write too often".to_owned()))
+    }
+
+    /// Remembers for people what a Begin was answered, now that it is.
+    fn note(
+        &self,
+        checked: &Checked,
+        round: &Round<'_>,
+        answer: Result<&BeginAnswer, &LedgerError>,
+    ) {
+        let (call, listed) = (&checked.call, round.is_listed());
+        match (round.met(), answer) {
+            (Some(met), Ok(_))
+            | (Some(met), Err(LedgerError::ParametersChanged { .. } | LedgerError::Invalid(_))) => {
+                self.notes.repeated(call, listed, checked.origin, met);
+            }
+            (None, Ok(BeginAnswer { decision, row, .. })) => {
+                let answered = Answered::from(decision);
+                let begun = row.is_some();
+                self.notes.answered(call, listed, answered, (begun, begun && answered.executes()));
+            }
+            // Malformed, or not answered at all.
+            (_, Err(_)) => {}
+        }
     }
 }
 
@@ -170,6 +202,7 @@ fn check(request: BeginRequest) -> Result<Checked, LedgerError> {
     let free_text = shape::free_text(&request.free_text)?;
     let attempt_id = shape::attempt_id(&request.attempt_id)?;
     let arguments = shape::arguments(&request.arguments_json)?;
+    let origin = Origin { named_attempt: attempt_id.is_some(), trace_id: request.trace_id };
     let call = BeginCall {
         namespace,
         tool: identity.tool.clone(),
@@ -183,5 +216,5 @@ fn check(request: BeginRequest) -> Result<Checked, LedgerError> {
         free_text,
         arguments_json: request.arguments_json,
     };
-    Ok(Checked { call, identity, arguments })
+    Ok(Checked { call, identity, arguments, origin })
 }

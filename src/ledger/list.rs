@@ -50,15 +50,7 @@ impl Ledger {
         filter.namespace = shape::namespace(&filter.namespace)?.to_owned();
         shape::name("tool", &filter.tool)?;
         shape::name("run_id", &filter.run_id)?;
-        let page_size = match usize::try_from(request.page_size) {
-            Ok(0) => PAGE_SIZE,
-            Ok(size) => size.min(PAGE_SIZE_MAX),
-            Err(_) => {
-                let negative =
-                    Violation::new("page_size", "PAGE_SIZE_INVALID", "must not be negative");
-                return Err(negative.into());
-            }
-        };
+        let page_size = shape::page_size(request.page_size, PAGE_SIZE, PAGE_SIZE_MAX)?;
         let after = read_token(&request.page_token, &filter)?;
         let mut rows = self.store.list(&filter, after, page_size + 1).await?;
         let fitting = if request.with_results { fitting(&rows) } else { rows.len() };

@@ -3,10 +3,12 @@
 //! Nothing is answered that has not been written first. A write that meets somebody else's is
 //! decided again on what is there now.
 
+mod attempts;
 mod begin;
 mod downstream;
 mod error;
 mod extend;
+mod history;
 mod list;
 mod lookup;
 mod model_message;
@@ -14,11 +16,11 @@ mod policies;
 mod read_batcher;
 mod recent;
 mod reconcile;
-mod repeats;
 mod retention;
 mod review;
 mod settle;
 mod shape;
+mod stats;
 mod watchers;
 mod write_batcher;
 
@@ -27,8 +29,8 @@ use std::sync::{Arc, Weak};
 use tokio_util::task::TaskTracker;
 
 use self::{
-    policies::Policies, read_batcher::ReadBatcher, recent::Recent, reconcile::LooksFirst,
-    repeats::Repeats, watchers::Watchers, write_batcher::WriteBatcher,
+    history::Notes, policies::Policies, read_batcher::ReadBatcher, recent::Recent,
+    reconcile::LooksFirst, watchers::Watchers, write_batcher::WriteBatcher,
 };
 use crate::{
     clock::Deadline,
@@ -44,6 +46,7 @@ use crate::{
 };
 
 pub use self::{
+    attempts::{AttemptsAnswer, AttemptsRequest, FirstBegin},
     begin::{BeginAnswer, BeginRequest, IdentityRequest, Similar},
     downstream::{Downstream, NotAsked},
     error::{LedgerError, Violation},
@@ -57,6 +60,7 @@ pub use self::{
     review::{DecisionRequest, ResolutionRequest, ResolveRequest},
     settle::{CompleteRequest, FailRequest, SettleAnswer},
     shape::ReportedResult,
+    stats::{StatsAnswer, StatsRequest, ToolStats},
 };
 
 /// The namespace of requests that name none, where there are no credentials.
@@ -119,7 +123,7 @@ pub struct Ledger {
     reader: ReadBatcher,
     policies: Arc<Policies>,
     watchers: Arc<Watchers>,
-    repeats: Arc<Repeats>,
+    notes: Arc<Notes>,
     recent: Recent,
     looks_first: LooksFirst,
     luck: Luck,
@@ -139,12 +143,13 @@ impl Ledger {
         let stopping = tokio_util::sync::CancellationToken::new();
         let watchers = Arc::new(Watchers::default());
         let policies = Arc::new(Policies::load(&store, options.hash_version).await?);
-        let repeats = Arc::new(Repeats::default());
+        let notes = Arc::new(Notes::default());
         let writer = WriteBatcher::start(&store, &watchers, options, &tasks);
         let reader = ReadBatcher::start(&store, &tasks);
         tasks.spawn(Arc::clone(&watchers).run(Arc::clone(&store), stopping.clone()));
         tasks.spawn(Arc::clone(&policies).run(Arc::clone(&store), stopping.clone()));
-        tasks.spawn(Arc::clone(&repeats).run(Arc::clone(&store), stopping.clone()));
+        tasks.spawn(Arc::clone(&notes).run(Arc::clone(&store), stopping.clone()));
+        tasks.spawn(history::keep_house(Arc::clone(&store), stopping.clone()));
         Ok(Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
             store,
@@ -153,7 +158,7 @@ impl Ledger {
             reader,
             policies,
             watchers,
-            repeats,
+            notes,
             recent: Recent::default(),
             looks_first: LooksFirst::default(),
             luck: options.luck.clone(),
@@ -185,6 +190,13 @@ impl Ledger {
         self.stopping.cancel();
         self.tasks.close();
         self.tasks.wait().await;
+    }
+
+    /// Writes what this server remembers for people, so that it can be read. In a task of its own: a reader
+    /// that goes away must not take it along.
+    async fn write_notes(&self) {
+        let (notes, store) = (Arc::clone(&self.notes), Arc::clone(&self.store));
+        self.tasks.spawn(async move { notes.flush(&*store).await }).await.ok();
     }
 
     fn policy(&self, intent: &Intent) -> Arc<ToolPolicy> {

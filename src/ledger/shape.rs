@@ -63,6 +63,15 @@ pub(super) fn key(field: &str, text: &str) -> Result<Key, Violation> {
     })
 }
 
+/// How many to list: `default` where none is asked for, and never more than `most`.
+pub(super) fn page_size(asked: i32, default: usize, most: usize) -> Result<usize, Violation> {
+    match usize::try_from(asked) {
+        Ok(0) => Ok(default),
+        Ok(size) => Ok(size.min(most)),
+        Err(_) => Err(Violation::new("page_size", "PAGE_SIZE_INVALID", "must not be negative")),
+    }
+}
+
 /// An attempt's id; `None` where it is absent.
 pub(super) fn attempt_id(text: &str) -> Result<Option<Uuid>, Violation> {
     if text.is_empty() {

@@ -7,6 +7,7 @@ pub mod agenda;
 mod codes;
 mod columns;
 pub mod guards;
+pub mod history;
 pub mod observed;
 pub mod postgres;
 pub mod retention;
@@ -21,6 +22,7 @@ use uuid::Uuid;
 use self::{
     agenda::{Agenda, ToolKey},
     guards::{Guarded, Guards, SlotMove, Subject},
+    history::History,
     retention::Retention,
 };
 use crate::domain::{
@@ -536,7 +538,7 @@ fn is_postgres(address: &str) -> bool {
 
 /// The table of intents, in words of the domain.
 #[async_trait]
-pub trait Store: Agenda + Guarded + Retention + Send + Sync + 'static {
+pub trait Store: Agenda + Guarded + History + Retention + Send + Sync + 'static {
     /// The store's time; answering it is a sign of life.
     async fn now(&self) -> Result<Timestamp, StoreError>;
 

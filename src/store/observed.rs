@@ -11,6 +11,7 @@ use super::{
     StoreError, Stored, StoredPolicies, StoredPolicy, Touch, Version, Write, Written,
     agenda::{Agenda, Entry, Release, ToolKey},
     guards::{Guarded, LookAlike},
+    history::{History, KeepFrom, KeptRepeats, OpenNow, Repeated, RunCount, ToolCount},
     retention::{Filed, Kept, NextLook, Retention, Tombstone},
 };
 use crate::{
@@ -225,5 +226,61 @@ impl Guarded for Observed {
 
     async fn forget_look_alikes(&self, rows_max: usize) -> Result<usize, StoreError> {
         self.0.forget_look_alikes(rows_max).await
+    }
+}
+
+#[async_trait]
+impl History for Observed {
+    async fn remember(&self, repeats: &[Repeated]) -> Result<(), StoreError> {
+        self.0.remember(repeats).await
+    }
+
+    async fn repeats(
+        &self,
+        id: Uuid,
+        after: u32,
+        records_max: usize,
+    ) -> Result<KeptRepeats, StoreError> {
+        self.0.repeats(id, after, records_max).await
+    }
+
+    async fn forget_repeats(&self, ids: &[Uuid]) -> Result<(), StoreError> {
+        self.0.forget_repeats(ids).await
+    }
+
+    async fn count(&self, tools: &[ToolCount], runs: &[RunCount]) -> Result<(), StoreError> {
+        self.0.count(tools, runs).await
+    }
+
+    async fn counts(
+        &self,
+        namespace: &str,
+        tool: Option<&str>,
+        since: Timestamp,
+    ) -> Result<Vec<ToolCount>, StoreError> {
+        self.0.counts(namespace, tool, since).await
+    }
+
+    async fn run_counts(
+        &self,
+        namespace: &str,
+        tool: Option<&str>,
+        since: Timestamp,
+        rows_max: usize,
+    ) -> Result<Vec<RunCount>, StoreError> {
+        self.0.run_counts(namespace, tool, since, rows_max).await
+    }
+
+    async fn roll_counts(&self, keep_from: KeepFrom) -> Result<(), StoreError> {
+        self.0.roll_counts(keep_from).await
+    }
+
+    async fn open_now(
+        &self,
+        namespace: Option<&str>,
+        tool: Option<&str>,
+        batches_max: usize,
+    ) -> Result<OpenNow, StoreError> {
+        self.0.open_now(namespace, tool, batches_max).await
     }
 }

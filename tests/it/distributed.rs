@@ -11,13 +11,20 @@ use std::{
 };
 
 use intent_ledger::{
-    domain::{identity::HASH_VERSION, intent::State},
+    domain::{
+        attempt::Layer,
+        identity::HASH_VERSION,
+        intent::State,
+        repeat::{Answered, LayerCounts, Repeat},
+        time::Timestamp,
+    },
     ids,
     ledger::DEFAULT_NAMESPACE,
     proto::v1::{BeginRequest, CompleteRequest, Decision, FailureKind, Reason},
     store::{
         self, DownstreamObject, Filter, Reference, RowKey, StoreOptions, Touch,
         agenda::{Entry, Release, ToolKey},
+        history::{Counted, KeepFrom, Repeated, RunCount, ToolCount},
         retention::Tombstone,
         row_id,
     },
@@ -308,7 +315,8 @@ async fn every_unique_index_has_the_distribution_column_and_no_table_has_a_trigg
             seen.insert(table);
         }
     }
-    let expected = ["events", "intents", "orphan_facts"].map(str::to_owned);
+    let expected = ["begin_counts", "events", "intents", "orphan_facts", "repeats", "run_counts"]
+        .map(str::to_owned);
     assert!(expected.iter().all(|table| seen.contains(table)), "{seen:?}");
     let triggers = "SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal";
     assert_eq!(session.query_one(triggers, &[]).await.unwrap().get::<_, i64>(0), 0);
@@ -318,7 +326,7 @@ async fn every_unique_index_has_the_distribution_column_and_no_table_has_a_trigg
 }
 
 /// The operations of the traits, which [`every_statement`] all asks for.
-const OPERATIONS: [&str; 32] = [
+const OPERATIONS: [&str; 40] = [
     "now",
     "write",
     "find",
@@ -351,6 +359,14 @@ const OPERATIONS: [&str; 32] = [
     "slots_held",
     "look_alikes",
     "forget_look_alikes",
+    "remember",
+    "repeats",
+    "forget_repeats",
+    "count",
+    "counts",
+    "run_counts",
+    "roll_counts",
+    "open_now",
 ];
 
 /// Every gate at once.
@@ -459,6 +475,40 @@ async fn every_statement() -> BTreeSet<String> {
     store.slots_held(row.id).await.unwrap();
     store.look_alikes(row.id, now).await.unwrap();
     store.forget_look_alikes(10).await.unwrap();
+
+    let record = Repeat {
+        at: now,
+        caller: "worker-1".into(),
+        attempt_id: None,
+        tool_call_id: String::new(),
+        run_id: String::new(),
+        step_id: String::new(),
+        free_text_changed: false,
+        trace_id: None,
+        answered: Answered::Completed,
+        layer: Layer::Model,
+    };
+    let repeated = Repeated { id: row.id, layers: LayerCounts::default(), records: vec![record] };
+    store.remember(&[repeated]).await.unwrap();
+    store.repeats(row.id, 0, 10).await.unwrap();
+    store.forget_repeats(&[row.id]).await.unwrap();
+    let counted = ToolCount {
+        namespace: tool.namespace.clone(),
+        tool: tool.tool.clone(),
+        counted: Counted::Begun,
+        count: 1,
+    };
+    let run = RunCount {
+        namespace: tool.namespace.clone(),
+        tool: tool.tool.clone(),
+        run_id: "r1".into(),
+        count: 2,
+    };
+    store.count(&[counted], &[run]).await.unwrap();
+    store.counts(&tool.namespace, None, Timestamp::default()).await.unwrap();
+    store.run_counts(&tool.namespace, None, Timestamp::default(), 10).await.unwrap();
+    store.roll_counts(KeepFrom { minutes: now, hours: now, runs: now }).await.unwrap();
+    store.open_now(None, None, 10).await.unwrap();
     let (now, claimed) = store.claim_filed(1, span).await.unwrap();
     store.kept(&[row.id]).await.unwrap();
     let left = Tombstone::of(found.rows[0].as_ref().unwrap(), now);
@@ -495,6 +545,7 @@ fn every_operation_of_the_store_is_searched() {
         ("agenda.rs", "pub trait Agenda"),
         ("retention.rs", "pub trait Retention"),
         ("guards.rs", "pub trait Guarded"),
+        ("history.rs", "pub trait History"),
     ] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store").join(file);
         let source = fs::read_to_string(path).unwrap();

@@ -1,8 +1,7 @@
-//! Health, reflection, HTTP, and the calls that this version does not serve.
+//! Health, reflection and HTTP.
 
 use futures::StreamExt;
-use intent_ledger::proto::v1::{GetStatsRequest, ListAttemptsRequest};
-use tonic::{Code, Status};
+use tonic::Code;
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
@@ -22,16 +21,6 @@ const SERVICES: [&str; 2] =
 
 async fn get(server: &TestServer, path: &str) -> (u16, String) {
     http::get(&format!("{}{path}", server.http)).await
-}
-
-#[track_caller]
-fn unimplemented<T: std::fmt::Debug>(answer: Result<T, Status>, name: &str) {
-    let error = answer.expect_err(name);
-    assert_eq!(error.code(), Code::Unimplemented, "{error:?}");
-    assert!(
-        error.message().contains(name) && error.message().contains("does not serve"),
-        "{error:?}"
-    );
 }
 
 on_both_stores! {
@@ -156,21 +145,6 @@ on_both_stores! {
         }
         assert!(!text.contains("tool=\"made_up\""), "a caller mints no labels:\n{text}");
         assert_eq!(get(&server, "/elsewhere").await.0, 404);
-        server.stop().await;
-    }
-
-    /// Declared and not served yet: each says which, and why.
-    async fn what_is_not_served_yet_says_so(kind) {
-        let server = TestServer::start(kind).await;
-        let operator = || server.operator.clone();
-        let key = "ab".repeat(32);
-        unimplemented(
-            operator()
-                .list_attempts(ListAttemptsRequest { key, ..Default::default() })
-                .await,
-            "ListAttempts",
-        );
-        unimplemented(operator().get_stats(GetStatsRequest::default()).await, "GetStats");
         server.stop().await;
     }
 

@@ -67,6 +67,7 @@ STUBS = tempfile.TemporaryDirectory()
 generate(STUBS.name)
 
 from intent_ledger.v1 import (  # noqa: E402
+    attempt_pb2,
     intent_pb2,
     ledger_service_pb2,
     ledger_service_pb2_grpc,
@@ -191,6 +192,40 @@ class ClientTest(unittest.TestCase):
         details = rpc_status.from_call(raised.exception).details
         self.assertTrue(any(detail.Unpack(violations) for detail in details))
         self.assertEqual(violations.field_violations[0].field, "arguments_json")
+
+    def test_three_callers_of_one_key_are_told_in_order(self):
+        """Case 3: a retry wrapper around the whole run; tool-call ids are new each time."""
+        o, run = order(), f"run-{uuid.uuid4()}"
+
+        def call(tool_call_id):
+            request = charge(o, tool_call_id=tool_call_id, caller="py-1")
+            request.identity.run_id = run
+            return request
+
+        granted = self.expect(call("call_1"), "EXECUTE", "NEW")
+        self.complete(granted, b'{"id":"ch_1"}')
+        trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+        for tool_call_id in ("call_3", "call_5"):
+            replay = self.ledger.Begin(
+                call(tool_call_id),
+                timeout=30,
+                metadata=[("traceparent", f"00-{trace}-00f067aa0ba902b7-01")],
+            )
+            self.assertEqual(replay.intent.result, b'{"id":"ch_1"}')
+        operations = operations_service_pb2_grpc.IntentOperationsServiceStub(self.channel)
+        key = operations_service_pb2.ListAttemptsRequest(key=granted.intent.key)
+        told = operations.ListAttempts(key, timeout=30)
+        self.assertEqual([it.tool_call_id for it in told.attempts], ["call_1", "call_3", "call_5"])
+        self.assertEqual([it.trace_id for it in told.attempts], ["", trace, trace])
+        self.assertEqual(
+            [attempt_pb2.Layer.Name(it.layer) for it in told.attempts],
+            ["LAYER_UNSPECIFIED", "LAYER_MODEL", "LAYER_MODEL"],
+        )
+        self.assertEqual((told.total_count, told.not_kept_count), (3, 0))
+        stats = operations.GetStats(
+            operations_service_pb2.GetStatsRequest(tool="charge"), timeout=30
+        )
+        self.assertGreaterEqual(stats.tools[0].begin_count, 3)
 
     def test_hold(self):
         o = order()

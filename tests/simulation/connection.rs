@@ -14,6 +14,7 @@ use intent_ledger::{
         StoreError, Stored, StoredPolicies, StoredPolicy, Touch, Version, Write, Written,
         agenda::{Agenda, Entry, Release, ToolKey},
         guards::{Guarded, LookAlike},
+        history::{History, KeepFrom, KeptRepeats, OpenNow, Repeated, RunCount, ToolCount},
         retention::{Filed, Kept, NextLook, Retention, Tombstone},
     },
 };
@@ -388,5 +389,57 @@ impl Guarded for Connection {
 
     async fn forget_look_alikes(&self, rows_max: usize) -> Result<usize, StoreError> {
         self.change(1, move |table| table.forget_look_alikes(rows_max)).await
+    }
+}
+
+/// What is counted for people is no part of what is played: nothing is decided by it.
+#[async_trait]
+impl History for Connection {
+    async fn remember(&self, _: &[Repeated]) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn repeats(&self, _: Uuid, _: u32, _: usize) -> Result<KeptRepeats, StoreError> {
+        Ok(KeptRepeats::default())
+    }
+
+    async fn forget_repeats(&self, _: &[Uuid]) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn count(&self, _: &[ToolCount], _: &[RunCount]) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn counts(
+        &self,
+        _: &str,
+        _: Option<&str>,
+        _: Timestamp,
+    ) -> Result<Vec<ToolCount>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn run_counts(
+        &self,
+        _: &str,
+        _: Option<&str>,
+        _: Timestamp,
+        _: usize,
+    ) -> Result<Vec<RunCount>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn roll_counts(&self, _: KeepFrom) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn open_now(
+        &self,
+        _: Option<&str>,
+        _: Option<&str>,
+        _: usize,
+    ) -> Result<OpenNow, StoreError> {
+        Ok(OpenNow::default())
     }
 }

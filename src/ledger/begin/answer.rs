@@ -4,11 +4,13 @@ use super::{BeginAnswer, Checked};
 use crate::{
     domain::{
         decision::{Candidate, Decision},
-        identity::KeyBasis,
+        identity::{KeyBasis, pointed_texts},
         intent::Intent,
+        key_lint::{Lint, lint},
+        time::Timestamp,
         tool::ToolPolicy,
     },
-    ledger::{LedgerError, Reading, Violation, model_message},
+    ledger::{LedgerError, Reading, Violation, history::Notes, model_message},
 };
 
 /// A decision that leaves no row behind.
@@ -56,6 +58,7 @@ pub(super) fn with_row(
     candidate: &Candidate,
     checked: &Checked,
     policy: &ToolPolicy,
+    notes: &Notes,
 ) -> BeginAnswer {
     let Reading { now, stored } = reading;
     let intent = &stored.intent;
@@ -71,7 +74,7 @@ pub(super) fn with_row(
             .filter(|_| granted.is_some())
             .map_or_else(String::new, |approval| approval.arguments_json.clone()),
         model_message: model_message(&decision, Some(intent), policy, &checked.call.tool),
-        warnings: warnings(&decision, intent, candidate, checked),
+        warnings: warnings(&decision, intent, candidate, checked, policy, (now, notes)),
         similar: Vec::new(),
         listed_tool: listed_tool(checked, policy),
         row: Some(stored),
@@ -88,19 +91,33 @@ fn warnings(
     intent: &Intent,
     candidate: &Candidate,
     checked: &Checked,
+    policy: &ToolPolicy,
+    (now, notes): (Timestamp, &Notes),
 ) -> Vec<&'static str> {
     let sent = &checked.identity;
     let overridden = intent.key_basis == KeyBasis::Policy
         && !(sent.idempotency_key.is_empty() && sent.business_ids.is_empty());
     let clamped = matches!(decision, Decision::Execute { lease_clamped: true, .. });
     let reworded = intent.digests.free_text_differs(&candidate.print.digests);
-    [
+    // A policy's pointers make one key for each thing, whatever the call: several are no mistake.
+    let another_key = intent.key_basis != KeyBasis::Policy
+        && notes.has_another_key(&checked.call, &candidate.print.fingerprint, intent.id());
+    let lints = match intent.key_basis {
+        KeyBasis::IdempotencyKey => lint([sent.idempotency_key.as_str()], now),
+        KeyBasis::BusinessIds => lint(sent.business_ids.values().map(String::as_str), now),
+        KeyBasis::Policy => {
+            let values = pointed_texts(&policy.recipe, &checked.arguments);
+            lint(values, now)
+        }
+        KeyBasis::StepArguments => Vec::new(),
+    };
+    let said = [
         (overridden, "identity_overridden"),
         (intent.key_basis == KeyBasis::StepArguments, "weak_key"),
         (reworded, "free_text_changed"),
         (clamped, "lease_clamped"),
-    ]
-    .into_iter()
-    .filter_map(|(holds, warning)| holds.then_some(warning))
-    .collect()
+        (another_key, "new_key_each_attempt"),
+    ];
+    let said = said.into_iter().filter_map(|(holds, warning)| holds.then_some(warning));
+    said.chain(lints.into_iter().map(Lint::as_str)).collect()
 }

@@ -1,6 +1,6 @@
 //! One try at a Begin, decided on one version of the policy and one reading of the row.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::{
     BeginAnswer, Checked, answer,
@@ -16,10 +16,11 @@ use crate::{
         fingerprint::fingerprint,
         identity::named_ids,
         intent::Intent,
+        repeat::Answered,
         time::Timestamp,
         tool::{Class, ToolPolicy},
     },
-    ledger::{Ledger, LedgerError, Reading, Violation, write_batcher::Outcome},
+    ledger::{Ledger, LedgerError, Reading, Violation, history::Met, write_batcher::Outcome},
     policy::PolicySet,
     store::{RowKey, Stored, Write},
 };
@@ -32,6 +33,8 @@ pub(super) struct Round<'a> {
     pub(super) policy: Arc<ToolPolicy>,
     candidates: Candidates,
     deadline: Deadline,
+    /// The row that was met, once the call has been decided on it.
+    met: OnceLock<Met>,
 }
 
 impl<'a> Round<'a> {
@@ -45,7 +48,17 @@ impl<'a> Round<'a> {
             &checked.call.free_text,
             &policy.downstream.asks_by,
         );
-        Self { ledger, checked, policies, policy, candidates, deadline }
+        Self { ledger, checked, policies, policy, candidates, deadline, met: OnceLock::new() }
+    }
+
+    /// Whether the policy lists the tool.
+    pub(super) fn is_listed(&self) -> bool {
+        self.policy.listed
+    }
+
+    /// The row that the call met, as it was before.
+    pub(super) fn met(&self) -> Option<&Met> {
+        self.met.get()
     }
 
     /// Whether this round was decided by a policy that is no longer the active one.
@@ -237,6 +250,13 @@ impl<'a> Round<'a> {
             facts.slot_free = self.slot_is_free(run).await?;
             decision = decide(Some(row), call, &candidate, &self.policy, &facts)?;
         }
+        let met = Met {
+            row: Arc::clone(&reading.stored),
+            now: reading.now,
+            answered: Answered::from(&decision),
+            free_text_changed: row.digests.free_text_differs(&candidate.print.digests),
+        };
+        self.met.set(met).ok();
         if let Decision::ParametersChanged { pointers } = decision {
             let intent = Box::new(row.clone());
             return Err(LedgerError::ParametersChanged { intent, pointers });
@@ -244,9 +264,6 @@ impl<'a> Round<'a> {
         if matches!(decision, Decision::BusinessIdRequired { .. }) {
             return self.without_row(decision);
         }
-        // Another call under this key leaves no trace on the row, not even here.
-        let replayed = matches!(decision, Decision::Replay { .. });
-        self.ledger.repeats.seen(row.id(), replayed);
         match written_by(&mut decision) {
             Some(written) => {
                 let policy = Some(self.policies.active().version());
@@ -321,7 +338,14 @@ impl<'a> Round<'a> {
     }
 
     fn answer(&self, decision: Decision, reading: Reading, candidate: &Candidate) -> BeginAnswer {
-        answer::with_row(decision, reading, candidate, self.checked, &self.policy)
+        answer::with_row(
+            decision,
+            reading,
+            candidate,
+            self.checked,
+            &self.policy,
+            &self.ledger.notes,
+        )
     }
 }
 

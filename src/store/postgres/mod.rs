@@ -4,6 +4,7 @@ mod agenda;
 mod connect;
 mod fault;
 mod guards;
+mod history;
 mod parameters;
 mod retention;
 mod schema;

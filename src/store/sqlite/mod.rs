@@ -7,6 +7,7 @@
 mod agenda;
 mod connect;
 mod guards;
+mod history;
 mod retention;
 mod rows;
 mod schema;

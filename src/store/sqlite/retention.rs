@@ -20,8 +20,13 @@ use crate::{
 
 /// The tables that hold more of a row, and the column of its id; nothing of them is left of a purged one. A
 /// look-alike goes by itself, once its window is over.
-const BELONGINGS: [(&str, &str); 3] =
-    [("events", "id"), ("open_intents", "id"), ("run_slots", "intent")];
+const BELONGINGS: [(&str, &str); 5] = [
+    ("events", "id"),
+    ("open_intents", "id"),
+    ("run_slots", "intent"),
+    ("repeats", "id"),
+    ("repeat_counts", "id"),
+];
 
 /// Those of them that a tombstone does without.
 const BELONGINGS_OF_RESULTS: [(&str, &str); 1] = [("events", "id")];

@@ -1,0 +1,211 @@
+//! Repeats that are not yet written, and when a Begin last met a row.
+
+use std::{collections::HashMap, num::NonZeroUsize, sync::Mutex};
+
+use lru::LruCache;
+use uuid::Uuid;
+
+use super::may_try_again;
+use crate::{
+    domain::repeat::{Answered, LayerCounts, REPEATS_KEPT_MAX, Repeat},
+    store::{Store, Touch, history::Repeated},
+    telemetry::metrics,
+};
+
+/// How many rows may have something unwritten; what is over is dropped, not waited for.
+const ROWS_MAX: usize = 65_536;
+
+/// How many records of one row are kept.
+const KEPT_MAX: usize = REPEATS_KEPT_MAX as usize;
+
+/// How many records may wait to be written, a few MiB; further repeats are counted only.
+const RECORDS_MAX: usize = 8192;
+
+/// How many rows one statement counts up.
+const BATCH_ROWS_MAX: usize = 1000;
+
+/// How many records one statement writes, or those of one row.
+const BATCH_RECORDS_MAX: usize = 1000;
+
+/// How many attempts that were asked for in vain are remembered, to tell when one is asked for again.
+const ASKED_MAX: NonZeroUsize = NonZeroUsize::new(8192).expect("not zero");
+
+/// Repeats that are not yet written.
+pub(super) struct Repeats {
+    pending: Mutex<Pending>,
+    asked: Mutex<LruCache<(Uuid, Uuid), ()>>,
+}
+
+#[derive(Default)]
+struct Pending {
+    rows: HashMap<Uuid, Row>,
+    records: usize,
+}
+
+/// What has become of one row.
+#[derive(Default)]
+struct Row {
+    /// How often it was replayed; `None` where no call of its own has met it, so that it stays as it is.
+    replays: Option<u64>,
+    layers: LayerCounts,
+    records: Vec<Repeat>,
+}
+
+impl Default for Repeats {
+    fn default() -> Self {
+        Self { pending: Mutex::default(), asked: Mutex::new(LruCache::new(ASKED_MAX)) }
+    }
+}
+
+impl Repeats {
+    /// Whether this attempt has met the row before, as far as this server remembers.
+    pub(super) fn asked_before(&self, id: Uuid, attempt: Uuid) -> bool {
+        let mut asked = self.asked.lock().expect("no panic holds this lock");
+        asked.put((id, attempt), ()).is_some()
+    }
+
+    /// A Begin has met a row that was there.
+    pub(super) fn seen(&self, id: Uuid, repeat: Repeat) {
+        let mut pending = self.pending.lock().expect("no panic holds this lock");
+        let Pending { rows, records } = &mut *pending;
+        if rows.len() >= ROWS_MAX && !rows.contains_key(&id) {
+            return metrics::dropped("repeats", 1);
+        }
+        let row = rows.entry(id).or_default();
+        row.layers.add(repeat.layer, 1);
+        // Another call under this key leaves no trace on the row itself.
+        if repeat.answered != Answered::ParametersChanged {
+            let replayed = matches!(repeat.answered, Answered::Completed | Answered::ResultPruned);
+            *row.replays.get_or_insert_default() += u64::from(replayed);
+        }
+        if row.records.len() >= KEPT_MAX {
+            // It is counted, and could not be among those that are kept.
+        } else if *records >= RECORDS_MAX {
+            metrics::dropped("records", 1);
+        } else {
+            *records += 1;
+            row.records.push(repeat);
+        }
+    }
+
+    /// Writes what is unwritten.
+    pub(super) async fn flush(&self, store: &dyn Store) {
+        let Pending { rows, .. } =
+            std::mem::take(&mut *self.pending.lock().expect("no panic holds this lock"));
+        let touches: Vec<Touch> = rows
+            .iter()
+            .filter_map(|(id, row)| row.replays.map(|replays| Touch { id: *id, replays }))
+            .collect();
+        for batch in touches.chunks(BATCH_ROWS_MAX) {
+            if let Err(error) = store.touch(batch).await {
+                tracing::debug!(%error, rows = batch.len(), "rows were not told that they were met");
+                metrics::dropped("touches", batch.len());
+            }
+        }
+        for batch in batches(rows) {
+            let Err(error) = store.remember(&batch).await else { continue };
+            tracing::debug!(%error, rows = batch.len(), "repeats were not written");
+            if may_try_again(&error) {
+                let mut pending = self.pending.lock().expect("no panic holds this lock");
+                batch.into_iter().for_each(|repeated| pending.put_back(repeated));
+            } else {
+                let repeats: u64 = batch.iter().map(|row| row.layers.total()).sum();
+                metrics::dropped("repeats", usize::try_from(repeats).unwrap_or(usize::MAX));
+            }
+        }
+    }
+}
+
+impl Pending {
+    /// Adds what could not be written to what came since.
+    fn put_back(&mut self, Repeated { id, layers, mut records }: Repeated) {
+        let row = self.rows.entry(id).or_default();
+        row.layers.add_all(&layers);
+        self.records -= row.records.len();
+        records.append(&mut row.records);
+        let room = RECORDS_MAX.saturating_sub(self.records).min(KEPT_MAX);
+        if records.len() > room {
+            metrics::dropped("records", records.len() - room);
+            records.truncate(room);
+        }
+        self.records += records.len();
+        row.records = records;
+    }
+}
+
+/// In pieces that one statement takes.
+fn batches(rows: HashMap<Uuid, Row>) -> Vec<Vec<Repeated>> {
+    let mut batches = Vec::new();
+    let mut batch: Vec<Repeated> = Vec::new();
+    let mut in_batch = 0;
+    for (id, Row { layers, records, .. }) in rows {
+        if batch.len() >= BATCH_ROWS_MAX || in_batch + records.len() > BATCH_RECORDS_MAX {
+            batches.push(std::mem::take(&mut batch));
+            in_batch = 0;
+        }
+        in_batch += records.len();
+        batch.push(Repeated { id, layers, records });
+    }
+    if !batch.is_empty() {
+        batches.push(batch);
+    }
+    batches
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{attempt::Layer, time::Timestamp};
+
+    fn repeat(number: i64) -> Repeat {
+        Repeat {
+            at: Timestamp::from_micros(number),
+            caller: String::new(),
+            attempt_id: None,
+            tool_call_id: String::new(),
+            run_id: String::new(),
+            step_id: String::new(),
+            free_text_changed: false,
+            trace_id: None,
+            answered: Answered::Completed,
+            layer: Layer::Model,
+        }
+    }
+
+    fn row(records: impl Iterator<Item = i64>) -> Row {
+        let records: Vec<Repeat> = records.map(repeat).collect();
+        let mut layers = LayerCounts::default();
+        layers.add(Layer::Model, records.len() as u64);
+        Row { replays: None, layers, records }
+    }
+
+    #[test]
+    fn every_row_is_in_one_batch_and_no_batch_is_too_large() {
+        let rows: HashMap<Uuid, Row> =
+            (0..2500_u32).map(|n| (Uuid::from_u128(n.into()), row(0..i64::from(n % 90)))).collect();
+        let total: usize = rows.values().map(|row| row.records.len()).sum();
+        let batches = batches(rows);
+        let sizes =
+            batches.iter().map(|batch| batch.iter().map(|it| it.records.len()).sum::<usize>());
+        assert_eq!(batches.iter().map(Vec::len).sum::<usize>(), 2500);
+        assert_eq!(sizes.clone().sum::<usize>(), total);
+        assert!(sizes.max().unwrap() <= BATCH_RECORDS_MAX);
+        assert!(batches.iter().all(|batch| batch.len() <= BATCH_ROWS_MAX));
+    }
+
+    /// What failed to be written comes before what came since, and no more of it than can be kept.
+    #[test]
+    fn what_is_put_back_comes_first() {
+        let repeats = Repeats::default();
+        let id = Uuid::from_u128(1);
+        (200..300).for_each(|n| repeats.seen(id, repeat(n)));
+        let mut pending = repeats.pending.lock().unwrap();
+        let Row { layers, records, .. } = row(0..60);
+        pending.put_back(Repeated { id, layers, records });
+        let kept = &pending.rows[&id];
+        assert_eq!(kept.layers.of(Layer::Model), 160);
+        let at: Vec<i64> = kept.records.iter().map(|it| it.at.micros()).collect();
+        assert_eq!(at, (0..60).chain(200..240).collect::<Vec<_>>());
+        assert_eq!(pending.records, KEPT_MAX);
+    }
+}
