@@ -17,6 +17,8 @@ use crate::{
             CHARGE_POLICY, Operator, about, attempt, begin, charge, completed, completion,
             error_of, expect, key_of, keyed, look, refused, step, with_attempt,
         },
+        faulty::Fault,
+        http,
         load::wait_until,
         process::ServerProcess,
         server::{TestServer, TestStore},
@@ -234,6 +236,48 @@ on_both_stores! {
         let all = attempts(&server.operator, &intent.key).await;
         assert_eq!((all.total_count, all.attempts.len()), (3, 3));
         server.stop().await;
+    }
+
+    /// What was certainly not written is written later; what may have been is not counted twice, and what
+    /// is missing is known to be.
+    async fn a_lost_answer_of_the_store_counts_nothing_twice(kind) {
+        let (server, store) = TestServer::faulty(kind, Some(CHARGE_POLICY)).await;
+        let intent = completed(&server.agent, charge("o-17", 1200, "a"), b"1").await;
+        let total = async || attempts(&server.operator, &intent.key).await.total_count;
+        for (fault, counted) in [
+            (Fault::Refused, 1),
+            (Fault::Locked, 1),
+            (Fault::ReplyLost, 1),
+            (Fault::RequestLost, 0),
+        ] {
+            let before = total().await;
+            store.next_repeats(&[fault]);
+            begin(&server.agent, charge("o-17", 1200, "a")).await;
+            // The first to write meets the fault; what it put back is written by the second.
+            total().await;
+            assert_eq!(total().await, before + counted, "{fault:?}");
+        }
+        let (_, page) = http::get(&format!("{}/metrics", server.http)).await;
+        let dropped = "intent_ledger_history_dropped_total{what=\"repeats\"} 2";
+        assert!(page.contains(dropped), "{page}");
+        server.stop().await;
+    }
+
+    /// The hot path: an ordinary effect leaves no row here.
+    async fn an_effect_that_nobody_repeats_leaves_counters_only(kind) {
+        let server = TestServer::start(kind).await;
+        for run in ["r1", "r2"] {
+            let call = about("send_email", run, &[("order", "8812")], "{}");
+            completed(&server.agent, from("worker-1", "call_1", call), b"1").await;
+        }
+        let store = server.stop().await;
+        for (table, rows) in
+            [("repeats", 0), ("repeat_counts", 0), ("run_counts", 0), ("begin_counts", 2)]
+        {
+            // New, and begun; in one minute or in two.
+            let found = store.sql(&format!("DELETE FROM {table}")).await;
+            assert!((rows..=rows * 2).contains(&found), "{table} has {found}");
+        }
     }
 
     /// A second after the answer a kill loses nothing; what it loses before is never a fact of the row.
