@@ -101,6 +101,11 @@ impl Notes {
         });
     }
 
+    /// A Begin has made a row that was granted to nobody, so that only memory knows its attempt.
+    pub(super) fn asked_in_vain(&self, id: Uuid, attempt: Uuid) {
+        self.repeats.asked_before(id, attempt);
+    }
+
     /// A Begin that met a row has been answered.
     pub(super) fn repeated(&self, call: &BeginCall, listed: bool, origin: Origin, met: &Met) {
         let &Met { ref row, now, answered, free_text_changed } = met;

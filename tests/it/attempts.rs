@@ -21,7 +21,7 @@ use crate::{
         http,
         load::wait_until,
         process::ServerProcess,
-        server::{TestServer, TestStore},
+        server::{Kind, TestServer, TestStore},
     },
 };
 
@@ -118,6 +118,26 @@ on_both_stores! {
         let counted = counts(&all);
         assert_eq!(counted["LAYER_TRANSPORT"], 2);
         assert_eq!(counted["LAYER_MODEL"], 1);
+        server.stop().await;
+    }
+
+    /// Reports had come before it, so the row that it makes is granted to nobody and knows no attempt.
+    async fn an_attempt_that_made_a_row_in_vain_is_known_when_it_is_resent(kind) {
+        let server = TestServer::start(kind).await;
+        let call = || with_attempt(keyed("mail", "k1", "{}"), &"7".repeat(32));
+        // The key of a call that is begun elsewhere, to report on it here first.
+        let elsewhere = TestServer::start(Kind::Sqlite).await;
+        let granted = begin(&elsewhere.agent, call()).await;
+        elsewhere.stop().await;
+        let early = server.agent.clone().complete(completion(&granted, b"1")).await;
+        assert_eq!(error_of(early), "INTENT_NOT_FOUND");
+        for _ in 0..2 {
+            expect(&server.agent, call(), Decision::Hold, Reason::NeedsAttention).await;
+        }
+        let all = attempts(&server.operator, &key_of(&granted)).await;
+        assert_eq!(layers(&all), [Layer::Unspecified, Layer::Transport]);
+        assert_eq!(all.attempts[0].attempt_id, "");
+        assert_eq!(all.attempts[0].reason(), Reason::NeedsAttention);
         server.stop().await;
     }
 
