@@ -181,6 +181,13 @@ impl Ledger {
             (None, Ok(BeginAnswer { decision, row, .. })) => {
                 let answered = Answered::from(decision);
                 let begun = row.is_some();
+                if let Some(row) = row
+                    && checked.origin.named_attempt
+                    && !answered.executes()
+                {
+                    // The row does not know it.
+                    self.notes.asked_in_vain(row.intent.id(), call.attempt_id);
+                }
                 self.notes.answered(call, listed, answered, (begun, begun && answered.executes()));
             }
             // Malformed, or not answered at all.

@@ -47,9 +47,10 @@ pub(super) const HOURS_KEPT: Duration = Duration::from_secs(90 * 24 * 60 * 60);
 /// How long a run is remembered after its last execution. Runs are many, and people look at those of late.
 pub(super) const RUNS_KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
-/// How many batches of fresh grants are searched for the oldest open intent. What has been open for
-/// longer than a lease is on the agenda, so that only the first can have an older one.
-const BATCHES_MEASURED: usize = 4;
+/// How many batches of fresh grants are searched for the oldest open intent, the oldest first. What has been
+/// open for longer than a lease is on the agenda, wherever something gathers it there, so that the first ones
+/// tell; each costs at most 256 rows by their ids.
+const BATCHES_MEASURED: usize = 64;
 
 /// A Begin that met a row, on its way to an answer.
 pub(super) struct Met {
@@ -98,6 +99,11 @@ impl Notes {
             counts.begun += u64::from(begun);
             counts.executed_again += u64::from(again);
         });
+    }
+
+    /// A Begin has made a row that was granted to nobody, so that only memory knows its attempt.
+    pub(super) fn asked_in_vain(&self, id: Uuid, attempt: Uuid) {
+        self.repeats.asked_before(id, attempt);
     }
 
     /// A Begin that met a row has been answered.

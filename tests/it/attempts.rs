@@ -17,9 +17,11 @@ use crate::{
             CHARGE_POLICY, Operator, about, attempt, begin, charge, completed, completion,
             error_of, expect, key_of, keyed, look, refused, step, with_attempt,
         },
+        faulty::Fault,
+        http,
         load::wait_until,
         process::ServerProcess,
-        server::{TestServer, TestStore},
+        server::{Kind, TestServer, TestStore},
     },
 };
 
@@ -116,6 +118,26 @@ on_both_stores! {
         let counted = counts(&all);
         assert_eq!(counted["LAYER_TRANSPORT"], 2);
         assert_eq!(counted["LAYER_MODEL"], 1);
+        server.stop().await;
+    }
+
+    /// Reports had come before it, so the row that it makes is granted to nobody and knows no attempt.
+    async fn an_attempt_that_made_a_row_in_vain_is_known_when_it_is_resent(kind) {
+        let server = TestServer::start(kind).await;
+        let call = || with_attempt(keyed("mail", "k1", "{}"), &"7".repeat(32));
+        // The key of a call that is begun elsewhere, to report on it here first.
+        let elsewhere = TestServer::start(Kind::Sqlite).await;
+        let granted = begin(&elsewhere.agent, call()).await;
+        elsewhere.stop().await;
+        let early = server.agent.clone().complete(completion(&granted, b"1")).await;
+        assert_eq!(error_of(early), "INTENT_NOT_FOUND");
+        for _ in 0..2 {
+            expect(&server.agent, call(), Decision::Hold, Reason::NeedsAttention).await;
+        }
+        let all = attempts(&server.operator, &key_of(&granted)).await;
+        assert_eq!(layers(&all), [Layer::Unspecified, Layer::Transport]);
+        assert_eq!(all.attempts[0].attempt_id, "");
+        assert_eq!(all.attempts[0].reason(), Reason::NeedsAttention);
         server.stop().await;
     }
 
@@ -234,6 +256,48 @@ on_both_stores! {
         let all = attempts(&server.operator, &intent.key).await;
         assert_eq!((all.total_count, all.attempts.len()), (3, 3));
         server.stop().await;
+    }
+
+    /// What was certainly not written is written later; what may have been is not counted twice, and what
+    /// is missing is known to be.
+    async fn a_lost_answer_of_the_store_counts_nothing_twice(kind) {
+        let (server, store) = TestServer::faulty(kind, Some(CHARGE_POLICY)).await;
+        let intent = completed(&server.agent, charge("o-17", 1200, "a"), b"1").await;
+        let total = async || attempts(&server.operator, &intent.key).await.total_count;
+        for (fault, counted) in [
+            (Fault::Refused, 1),
+            (Fault::Locked, 1),
+            (Fault::ReplyLost, 1),
+            (Fault::RequestLost, 0),
+        ] {
+            let before = total().await;
+            store.next_repeats(&[fault]);
+            begin(&server.agent, charge("o-17", 1200, "a")).await;
+            // The first to write meets the fault; what it put back is written by the second.
+            total().await;
+            assert_eq!(total().await, before + counted, "{fault:?}");
+        }
+        let (_, page) = http::get(&format!("{}/metrics", server.http)).await;
+        let dropped = "intent_ledger_history_dropped_total{what=\"repeats\"} 2";
+        assert!(page.contains(dropped), "{page}");
+        server.stop().await;
+    }
+
+    /// The hot path: an ordinary effect leaves no row here.
+    async fn an_effect_that_nobody_repeats_leaves_counters_only(kind) {
+        let server = TestServer::start(kind).await;
+        for run in ["r1", "r2"] {
+            let call = about("send_email", run, &[("order", "8812")], "{}");
+            completed(&server.agent, from("worker-1", "call_1", call), b"1").await;
+        }
+        let store = server.stop().await;
+        for (table, rows) in
+            [("repeats", 0), ("repeat_counts", 0), ("run_counts", 0), ("begin_counts", 2)]
+        {
+            // New, and begun; in one minute or in two.
+            let found = store.sql(&format!("DELETE FROM {table}")).await;
+            assert!((rows..=rows * 2).contains(&found), "{table} has {found}");
+        }
     }
 
     /// A second after the answer a kill loses nothing; what it loses before is never a fact of the row.

@@ -73,6 +73,7 @@ pub(crate) struct FaultyStore {
     late: TaskTracker,
     batches: Mutex<Vec<usize>>,
     faults: Mutex<VecDeque<Fault>>,
+    history_faults: Mutex<VecDeque<Fault>>,
     down: AtomicBool,
     held: watch::Sender<bool>,
     waiting: watch::Sender<usize>,
@@ -102,6 +103,7 @@ impl FaultyStore {
             late: TaskTracker::new(),
             batches: Mutex::default(),
             faults: Mutex::default(),
+            history_faults: Mutex::default(),
             down: AtomicBool::new(false),
             held: watch::channel(false).0,
             waiting: watch::channel(0).0,
@@ -115,6 +117,11 @@ impl FaultyStore {
     /// The next writes meet these faults, one each.
     pub(crate) fn next_writes(&self, faults: &[Fault]) {
         self.faults.lock().unwrap().extend(faults);
+    }
+
+    /// The next times that repeats are written meet these faults, one each.
+    pub(crate) fn next_repeats(&self, faults: &[Fault]) {
+        self.history_faults.lock().unwrap().extend(faults);
     }
 
     /// Whether nothing is answered at all.
@@ -503,7 +510,16 @@ impl Guarded for FaultyStore {
 impl History for FaultyStore {
     async fn remember(&self, repeats: &[Repeated]) -> Result<(), StoreError> {
         self.up()?;
-        self.inner.remember(repeats).await
+        let fault = self.history_faults.lock().unwrap().pop_front();
+        let lost = Err(StoreError::Indeterminate("lost by the test".into()));
+        match fault {
+            None | Some(Fault::Nothing) => self.inner.remember(repeats).await,
+            Some(Fault::ReplyLost) => self.inner.remember(repeats).await.and(lost),
+            Some(Fault::RequestLost | Fault::RequestLate) => lost,
+            Some(Fault::Refused) => Err(StoreError::Unavailable("refused by the test".into())),
+            Some(Fault::Locked) => Err(StoreError::Locked("locked by the test".into())),
+            Some(Fault::Rejected) => Err(StoreError::Rejected("rejected by the test".into())),
+        }
     }
 
     async fn repeats(

@@ -193,6 +193,18 @@ mod tests {
         assert!(batches.iter().all(|batch| batch.len() <= BATCH_ROWS_MAX));
     }
 
+    #[test]
+    fn memory_is_bounded_in_rows_and_in_records() {
+        let repeats = Repeats::default();
+        for n in 0..ROWS_MAX as u128 + 10 {
+            repeats.seen(Uuid::from_u128(n), repeat(0));
+        }
+        let pending = repeats.pending.lock().unwrap();
+        assert_eq!((pending.rows.len(), pending.records), (ROWS_MAX, RECORDS_MAX));
+        let counted: u64 = pending.rows.values().map(|row| row.layers.total()).sum();
+        assert_eq!(counted, ROWS_MAX as u64);
+    }
+
     /// What failed to be written comes before what came since, and no more of it than can be kept.
     #[test]
     fn what_is_put_back_comes_first() {

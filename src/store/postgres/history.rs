@@ -21,7 +21,7 @@ use crate::{
         time::Timestamp,
     },
     store::{
-        StoreError,
+        Store, StoreError,
         codes::{
             answered_from_code, answered_to_code, counted_from_code, counted_to_code,
             layer_from_code, layer_to_code,
@@ -123,25 +123,26 @@ const ROLL: &str = "
     FROM minutes WHERE span_at >= $2 GROUP BY id, hour, counted, namespace, tool ORDER BY id, hour, counted
     ON CONFLICT (id, minutes, span_at, counted) DO UPDATE SET count = b.count + excluded.count";
 
-/// `store.history.open_now`: three ways to an open row, each of which is bounded.
-const OPEN_NOW: &str = "
-    WITH agenda AS (
-        SELECT id FROM open_intents
+/// `store.history.perhaps_open`: three ways to an open row, each of which is bounded.
+const PERHAPS_OPEN: &str = "
+    (SELECT id FROM open_intents
         WHERE ($1::text IS NULL OR namespace = $1) AND ($2::text IS NULL OR tool = $2)
-        ORDER BY due_at LIMIT $3),
-    granted AS (
-        SELECT b.id FROM (SELECT intents FROM granted_batches ORDER BY due_at, id LIMIT $4) g,
-            unnest(g.intents) AS b(id)),
-    marked AS (
-        SELECT id FROM intents
+        ORDER BY due_at LIMIT $3)
+    UNION
+    SELECT b.id FROM (SELECT intents FROM granted_batches ORDER BY due_at, id LIMIT $4) g,
+        unnest(g.intents) AS b(id)
+    UNION
+    (SELECT id FROM intents
         WHERE needs_attention AND ($1::text IS NULL OR namespace = $1) AND ($2::text IS NULL OR tool = $2)
-        LIMIT $3),
-    found AS (
-        SELECT i.state, i.needs_attention, i.key, i.created_at
-        FROM (SELECT id FROM agenda UNION SELECT id FROM granted UNION SELECT id FROM marked) o
-        JOIN intents i USING (id)
-        WHERE (i.state IN (1, 3, 4) OR i.needs_attention)
-            AND ($1::text IS NULL OR i.namespace = $1) AND ($2::text IS NULL OR i.tool = $2)),
+        LIMIT $3)";
+
+/// `store.history.open_of`: what is open among these rows. By an array of ids, which is looked up by the
+/// primary key whatever the planner believes of its length; joined to a subquery it might scan the table.
+const OPEN_OF: &str = "
+    WITH found AS MATERIALIZED (
+        SELECT state, needs_attention, key, created_at FROM intents
+        WHERE id = ANY($1::uuid[]) AND (state IN (1, 3, 4) OR needs_attention)
+            AND ($2::text IS NULL OR namespace = $2) AND ($3::text IS NULL OR tool = $3)),
     oldest AS (
         SELECT key, created_at FROM found WHERE state IN (3, 4) ORDER BY created_at LIMIT 1)
     SELECT now(), c.unsettled, c.needs_attention, c.awaiting, oldest.key, oldest.created_at
@@ -149,6 +150,9 @@ const OPEN_NOW: &str = "
             count(*) FILTER (WHERE needs_attention) AS needs_attention,
             count(*) FILTER (WHERE state = 1) AS awaiting FROM found) c
     LEFT JOIN oldest ON true";
+
+/// How many rows one statement looks up.
+const LOOKED_UP_MAX: usize = 5000;
 
 #[async_trait]
 impl History for PostgresStore {
@@ -327,31 +331,23 @@ impl History for PostgresStore {
     ) -> Result<OpenNow, StoreError> {
         let most = i64::try_from(OPEN_MAX).unwrap_or(i64::MAX);
         let batches_max = i64::try_from(batches_max).unwrap_or(i64::MAX);
-        let rows = self
-            .query_all(
-                OPEN_NOW,
-                &[
-                    (&namespace, Type::TEXT),
-                    (&tool, Type::TEXT),
-                    (&most, Type::INT8),
-                    (&batches_max, Type::INT8),
-                ],
-            )
-            .await?;
-        let Some(row) = rows.first() else { return Ok(OpenNow::default()) };
-        let count = |column: usize| row.get::<_, i64>(column).unsigned_abs();
-        let key: Option<Vec<u8>> = row.get(4);
-        let begun_at: Option<SystemTime> = row.get(5);
-        Ok(OpenNow {
-            now: micros(row.get(0)),
-            unsettled: count(1),
-            needs_attention: count(2),
-            awaiting_approval: count(3),
-            oldest: key
-                .and_then(|key| key.try_into().ok())
-                .zip(begun_at)
-                .map(|(key, at)| (Key::from_bytes(key), micros(at))),
-        })
+        let parameters: [Parameter<'_>; 4] = [
+            (&namespace, Type::TEXT),
+            (&tool, Type::TEXT),
+            (&most, Type::INT8),
+            (&batches_max, Type::INT8),
+        ];
+        let rows = self.query_all(PERHAPS_OPEN, &parameters).await?;
+        let ids: Vec<Uuid> = rows.iter().map(|row| row.get(0)).collect();
+        let mut open = OpenNow { now: self.now().await?, ..OpenNow::default() };
+        for ids in ids.chunks(LOOKED_UP_MAX) {
+            let parameters: [Parameter<'_>; 3] =
+                [(&ids, Type::UUID_ARRAY), (&namespace, Type::TEXT), (&tool, Type::TEXT)];
+            for row in self.query_all(OPEN_OF, &parameters).await? {
+                add_open(&row, &mut open);
+            }
+        }
+        Ok(open)
     }
 }
 
@@ -385,6 +381,21 @@ impl PostgresStore {
         let answer = within(WRITE_WAIT_MAX, answer).await;
         answered(client.done(), answer).map(|_| ())
     }
+}
+
+fn add_open(row: &Row, open: &mut OpenNow) {
+    let count = |column: usize| row.get::<_, i64>(column).unsigned_abs();
+    open.now = micros(row.get(0));
+    open.unsettled += count(1);
+    open.needs_attention += count(2);
+    open.awaiting_approval += count(3);
+    let key: Option<Vec<u8>> = row.get(4);
+    let begun_at: Option<SystemTime> = row.get(5);
+    let oldest = key
+        .and_then(|key| key.try_into().ok())
+        .zip(begun_at)
+        .map(|(key, at)| (Key::from_bytes(key), micros(at)));
+    open.oldest = open.oldest.into_iter().chain(oldest).min_by_key(|(_, at)| *at);
 }
 
 fn int8(count: u64) -> i64 {
