@@ -124,24 +124,30 @@ impl World {
             Rows::Tombstones => (
                 440,
                 30_000_000,
-                format!("NULL, {{hash}}, {result_bytes}::int8, true, now() - interval '405 days'"),
+                format!("NULL, key, {result_bytes}::int8, true, now() - interval '405 days'"),
             ),
         };
         let hash = "sha256(convert_to(random()::text || n, 'UTF8'))";
-        let of_result = of_result.replace("{hash}", hash);
         let fill = format!(
             "WITH made AS (
                  SELECT n, now() - interval '{days} days' + n * interval '1 microsecond' AS at
                  FROM generate_series(1, {rows}) n),
+             keyed AS (SELECT at, {hash} AS key FROM made),
+             filed AS (
+                 SELECT at, key, substr(sha256(convert_to('[\"intent-ledger/1/downstream\",\"' ||
+                     encode(key, 'hex') || '\"]', 'UTF8')), 1, 16) AS id
+                 FROM keyed),
              inserted AS (
                  INSERT INTO intents (id, created_at, policy_version, hash_version, key_basis, key, fingerprint,
                      argument_digests, namespace, tool, run_id, step_id, attempt_id, granted_at, lease_expires_at,
                      attempt, granted_on, needs_attention, version, state, fate, provenance, settled_at,
                      result, result_sha256, result_size, pruned, pruned_at)
-                 SELECT gen_random_uuid(), at, 0, 1, 1, {hash}, {hash}, '', 'default', 'old', 'r', 's',
+                 SELECT encode(set_byte(set_byte(id, 6, (get_byte(id, 6) & 15) | 128), 8,
+                         (get_byte(id, 8) & 63) | 128), 'hex')::uuid,
+                     at, 0, 1, 1, key, key, '\\x0000000000000000', 'default', 'old', 'r', 's',
                      gen_random_uuid(), at, at + interval '1 minute', 1, 1, false, {version}, 5, 2, 1, at,
                      {of_result}
-                 FROM made
+                 FROM filed
                  RETURNING id, created_at)
              INSERT INTO retention_batches (due_at, id, intents)
              SELECT max(created_at), gen_random_uuid(), array_agg(id)

@@ -9,7 +9,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::{Ledger, LedgerError};
+use super::{Ledger, LedgerError, error::chain};
 use crate::{
     clock::monotonic,
     domain::{
@@ -33,8 +33,15 @@ const CLAIM: Duration = Duration::from_secs(60);
 /// How soon a row is looked at again that somebody else was at.
 const AGAIN: Duration = Duration::from_secs(60);
 
+/// How soon a row is looked at again that nobody can understand: a person has to mend it first.
+const POISON_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// Bytes of results that are read together to be pruned.
 const RESULT_BYTES_MAX: u64 = 4 * 1024 * 1024;
+
+/// How many times as long as it works a pass rests: live traffic feels little of it, and thousands of rows a second
+/// are more than a ledger takes in for long.
+const RESTS: u32 = 2;
 
 /// The shortest pause between two looks.
 const PAUSE_LEAST: Duration = Duration::from_millis(5);
@@ -70,7 +77,7 @@ impl Ledger {
 
     /// One pass: prunes and purges what is due now.
     ///
-    /// It rests as long as it works, so that it takes no more than half of one connection from live traffic.
+    /// It rests longer than it works, so that it takes no more than a third of one connection from live traffic.
     pub async fn prune(&self, stopping: &CancellationToken) -> Result<Forgotten, LedgerError> {
         while !stopping.is_cancelled() && self.gather().await? {}
         let mut all = Forgotten::default();
@@ -81,7 +88,7 @@ impl Ledger {
             all.pruned += done.pruned;
             all.purged += done.purged;
             metrics::forgotten(done.pruned, done.purged);
-            let pause = monotonic().duration_since(began).max(PAUSE_LEAST);
+            let pause = (monotonic().duration_since(began) * RESTS).max(PAUSE_LEAST);
             stopping.run_until_cancelled(tokio::time::sleep(pause)).await;
         }
         Ok(all)
@@ -132,13 +139,18 @@ impl Ledger {
         }
         let version = policies.active().version();
         let pruned = self.prune_rows(&prune, version, now).await?;
-        let purged = lost_to_others(self.store.purge(&purge, version).await, purge.len())?;
+        let purged = if purge.is_empty() {
+            Vec::new()
+        } else {
+            lost_to_others(self.store.purge(&purge, version).await, purge.len())?
+        };
         let mut missed = false;
         for (id, kept) in prune {
-            let is_pruned = pruned.contains(&id);
+            let is_pruned = pruned.rows.contains(&id);
             let term = Term { pruned_at: Some(now), ..kept.term };
             let then = match retention(&term, policy_of(&kept), now) {
                 Retention::Keep(until) if is_pruned => until,
+                _ if pruned.poisonous.contains(&id) => now + POISON_WAIT,
                 Retention::Keep(_) | Retention::Prune | Retention::Purge => now + AGAIN,
             };
             next.push((id, then));
@@ -159,34 +171,76 @@ impl Ledger {
         Ok(next)
     }
 
-    /// Leaves tombstones of rows; says of which.
+    /// Leaves tombstones of rows.
     async fn prune_rows(
         &self,
         rows: &[(Uuid, Kept)],
         policy: u32,
         now: Timestamp,
-    ) -> Result<HashSet<Uuid>, LedgerError> {
-        let mut pruned = HashSet::new();
+    ) -> Result<Pruned, LedgerError> {
+        let mut pruned = Pruned::default();
         for part in by_bytes(rows) {
-            let keys: Vec<RowKey> = part
-                .iter()
-                .map(|(id, kept)| RowKey { namespace: kept.namespace.clone(), id: *id })
-                .collect();
-            let found = self.store.find(&keys).await?.rows;
-            // A row that has changed since is for another look: its term may be another one.
-            let unchanged = found
-                .into_iter()
-                .zip(part)
-                .filter_map(|(row, (_, kept))| row.filter(|row| row.version == kept.version));
-            let tombstones: Vec<Tombstone> =
-                unchanged.map(|row: Stored| Tombstone::of(&row, now)).collect();
-            let left = self.store.prune(&tombstones, policy).await;
-            let left = lost_to_others(left, tombstones.len())?;
-            let done = tombstones.iter().zip(left).filter(|(_, left)| *left);
-            pruned.extend(done.map(|(tombstone, _)| tombstone.intent.id()));
+            match self.prune_together(part, policy, now).await {
+                Err(error) if is_of_a_row(&error) => {}
+                done => {
+                    pruned.rows.extend(done?);
+                    continue;
+                }
+            }
+            // One row is poisonous: each for itself, so that only that one stays.
+            for row in part {
+                match self.prune_together(std::slice::from_ref(row), policy, now).await {
+                    Err(error) if is_of_a_row(&error) => {
+                        let error = chain(&error);
+                        tracing::error!(id = %row.0, error, "a row cannot be pruned");
+                        pruned.poisonous.insert(row.0);
+                    }
+                    done => pruned.rows.extend(done?),
+                }
+            }
         }
         Ok(pruned)
     }
+
+    /// Leaves tombstones of rows that are read together; says of which.
+    async fn prune_together(
+        &self,
+        rows: &[(Uuid, Kept)],
+        policy: u32,
+        now: Timestamp,
+    ) -> Result<Vec<Uuid>, StoreError> {
+        let key = |(id, kept): &(Uuid, Kept)| RowKey { namespace: kept.namespace.clone(), id: *id };
+        let keys: Vec<RowKey> = rows.iter().map(key).collect();
+        let found = self.store.find(&keys).await?.rows;
+        // A row that has changed since is for another look: its term may be another one.
+        let unchanged = found
+            .into_iter()
+            .zip(rows)
+            .filter_map(|(row, (_, kept))| row.filter(|row| row.version == kept.version));
+        let tombstones: Vec<Tombstone> =
+            unchanged.map(|row: Stored| Tombstone::of(&row, now)).collect();
+        if tombstones.is_empty() {
+            return Ok(Vec::new());
+        }
+        let left = self.store.prune(&tombstones, policy).await;
+        let left = lost_to_others(left, tombstones.len())?;
+        let done = tombstones.iter().zip(left).filter(|(_, left)| *left);
+        Ok(done.map(|(tombstone, _)| tombstone.intent.id()).collect())
+    }
+}
+
+/// What became of rows that were to be pruned.
+#[derive(Debug, Default)]
+struct Pruned {
+    /// Those that are tombstones now.
+    rows: HashSet<Uuid>,
+    /// Those that nobody can understand, or write.
+    poisonous: HashSet<Uuid>,
+}
+
+/// Whether the store finds fault with one of the rows.
+fn is_of_a_row(error: &StoreError) -> bool {
+    matches!(error, StoreError::Corrupt(_) | StoreError::Rejected(_))
 }
 
 /// Rows in parts whose results are read together.

@@ -69,6 +69,10 @@ async fn filed(store: &TestStore) -> (usize, usize) {
     (all, ids.len())
 }
 
+async fn look_up(agent: &Agent, order: &str) -> String {
+    key_of(&begin(agent, charge(order, 1200, "a")).await)
+}
+
 async fn replay(agent: &Agent, order: &str, reason: Reason) -> BeginResponse {
     expect(agent, charge(order, 1200, "again"), Decision::Replay, reason).await
 }
@@ -335,6 +339,27 @@ on_both_stores! {
             }
         }
         pruner.0.stop().await;
+    }
+
+    /// A row that nobody can understand keeps no other one from being pruned.
+    async fn a_poisonous_row_stays_alone(kind) {
+        let server = TestServer::with_policy(kind, CHARGE_POLICY).await;
+        for order in ["o-1", "o-2", "o-3"] {
+            completed(&server.agent, charge(order, 1200, "a"), b"1").await;
+        }
+        let key = look_up(&server.agent, "o-2").await;
+        let (blob, nothing) = match kind {
+            Kind::Sqlite => (format!("x'{key}'"), "x''"),
+            _ => (format!("decode('{key}', 'hex')"), "''"),
+        };
+        let poison = format!("UPDATE intents SET argument_digests = {nothing} WHERE key = {blob}");
+        assert_eq!(server.store.sql(&poison).await, 1);
+        server.store.age(31 * DAY).await;
+        assert_eq!(pass(&server.store).await, (2, 0));
+        assert_eq!(filed(&server.store).await, (3, 3));
+        for order in ["o-1", "o-3"] {
+            replay(&server.agent, order, Reason::ResultPruned).await;
+        }
     }
 
     /// What was there before there was a calendar is filed by the migration.
