@@ -436,6 +436,13 @@ impl Intent {
         !self.is_harmless() && self.attempts.iter().all(|attempt| attempt.promise.same_transaction)
     }
 
+    /// How many bytes of result and arguments it carries; all else is small.
+    pub fn body_bytes(&self) -> usize {
+        let result = self.result.as_ref().and_then(|result| result.bytes.as_ref());
+        let arguments = self.approval.as_ref().map(|approval| approval.arguments_json.len());
+        result.map_or(0, Vec::len) + arguments.unwrap_or(0)
+    }
+
     /// Whether this is the first result, be it kept or pruned.
     pub fn has_result(&self, result: &ResultBody) -> bool {
         self.result.as_ref().is_some_and(|stored| {

@@ -30,7 +30,7 @@ pub struct ListRequest {
     pub page_size: i32,
     /// Where the page begins; empty for the first one.
     pub page_token: String,
-    /// Whether the results are wanted too; a page is then also bounded by their size.
+    /// Whether results and arguments are wanted too; a page is then also bounded by their size.
     pub with_results: bool,
 }
 
@@ -75,14 +75,13 @@ impl Ledger {
     }
 }
 
-/// How many rows fit a page by the size of their results; at least one.
+/// How many rows fit a page by the size of their results and arguments; at least one.
 fn fitting(rows: &[Stored]) -> usize {
     let mut bytes = 0;
     rows.iter()
         .take_while(|stored| {
-            let result = stored.intent.result.as_ref().and_then(|result| result.bytes.as_ref());
             let first = bytes == 0;
-            bytes += result.map_or(0, Vec::len) + ROW_BYTES;
+            bytes += stored.intent.body_bytes() + ROW_BYTES;
             first || bytes <= PAGE_BYTES_MAX
         })
         .count()

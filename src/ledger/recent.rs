@@ -23,8 +23,8 @@ const ROWS_MAX: NonZeroUsize = NonZeroUsize::new(2048).expect("not zero");
 /// [`TOMBSTONE_LEAST`]: crate::domain::retention::TOMBSTONE_LEAST
 const REMEMBERED_FOR: Duration = Duration::from_secs(10 * 60);
 
-/// Results that are larger are read from the store each time.
-const RESULT_BYTES_MAX: usize = 4096;
+/// Rows with larger results or arguments are read from the store each time.
+const BODY_BYTES_MAX: usize = 4096;
 
 /// Rows by their ids.
 pub(super) struct Recent(Mutex<LruCache<Uuid, (Instant, Arc<Stored>)>>);
@@ -38,9 +38,9 @@ impl Default for Recent {
 impl Recent {
     /// Remembers a row as it was just written or read.
     pub(super) fn put(&self, id: Uuid, stored: Arc<Stored>) {
-        let result = stored.intent.result.as_ref().and_then(|result| result.bytes.as_ref());
+        let large = stored.intent.body_bytes() > BODY_BYTES_MAX;
         let mut rows = self.0.lock().expect("no panic holds this lock");
-        if result.is_some_and(|bytes| bytes.len() > RESULT_BYTES_MAX) {
+        if large {
             rows.pop(&id);
         } else {
             rows.put(id, (monotonic(), stored));

@@ -514,6 +514,19 @@ on_both_stores! {
             assert_eq!((listed.len(), listed[0].key.as_str()), (1, key.as_str()));
             assert_eq!(listed[0].arguments_json, arguments);
         }
+        // A page of large arguments is cut before it is too much for a client.
+        let memo = "m".repeat(200 * 1024);
+        for n in 0..40 {
+            let request = charge(&format!("big-{n}"), 1200, &memo);
+            proposed(&server.agent, request).await;
+        }
+        let request = ListIntentsRequest {
+            states: vec![IntentState::AwaitingApproval.into()],
+            view: IntentView::Full.into(),
+            ..ListIntentsRequest::default()
+        };
+        let page = server.operator.clone().list_intents(request).await.unwrap().into_inner();
+        assert!((1..40).contains(&page.intents.len()) && !page.next_page_token.is_empty());
         server.stop().await;
     }
 }

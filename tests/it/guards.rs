@@ -21,7 +21,14 @@ use tokio::task::JoinSet;
 use uuid::Uuid;
 
 use super::store_conformance::started_in;
-use crate::{on_both_stores, on_every_store, support::server::TestStore};
+use crate::{
+    on_both_stores, on_every_store,
+    support::{
+        calls::{completed, keyed},
+        proxy::Proxy,
+        server::{Kind, TestServer, TestStore},
+    },
+};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -292,4 +299,29 @@ mod races {
             }
         }
     }
+}
+
+/// What an ordinary effect sends names no guard, in whatever company it travels elsewhere.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tool_without_gates_sends_nothing_of_them() {
+    let test = TestStore::new(Kind::Postgres).await;
+    let proxy = Proxy::start(&test.address).await;
+    let gated = "[tools.limited]\nlimit_per_run = 5\n";
+    let server = TestServer::on(test.through(proxy.url.clone()), Some(gated)).await;
+    for n in 0..5 {
+        completed(&server.agent, keyed("plain", &format!("k{n}"), "{}"), b"1").await;
+    }
+    let names = ["run_slots", "look_alikes", "intent_guard"];
+    let of_guards = |sql: &String| names.iter().any(|name| sql.contains(name));
+    let sent = proxy.statements();
+    assert!(sent.iter().any(|sql| sql.contains("INSERT INTO intents")));
+    let strange: Vec<_> =
+        sent.iter().filter(|sql| of_guards(sql) && !sql.contains("pg_type")).collect();
+    assert!(strange.is_empty(), "{strange:#?}");
+    // So it would have been seen.
+    let mut limited = keyed("limited", "k", "{}");
+    limited.identity.as_mut().unwrap().run_id = "r".into();
+    completed(&server.agent, limited, b"1").await;
+    assert!(proxy.statements().iter().any(|sql| sql.contains("run_slots")));
+    server.stop().await;
 }

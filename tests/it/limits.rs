@@ -2,8 +2,12 @@
 
 use std::time::Duration;
 
-use intent_ledger::proto::v1::{
-    BeginRequest, BeginResponse, Decision, FailureKind, IntentState, Reason, Resolution,
+use intent_ledger::{
+    domain::identity::downstream_uuid,
+    proto::v1::{
+        BeginRequest, BeginResponse, Decision, FailureKind, IntentState, Reason, Resolution,
+    },
+    store::{RowKey, guards::run_of},
 };
 use tokio::task::JoinSet;
 
@@ -14,6 +18,7 @@ use crate::{
             Agent, approval, approve, begin, charge, complete, completed, completion, expect, fail,
             failure, key_of, keyed, look, refused, resolution, resolve, with_attempt,
         },
+        proxy::{Fault, Proxy},
         server::{Kind, TestServer, TestStore},
     },
 };
@@ -243,4 +248,42 @@ on_both_stores! {
         a.stop().await;
         b.stop().await;
     }
+}
+
+/// The answer to the commit is lost, and what it was about is not: the slot went with the grant.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_commit_takes_one_slot_or_none() {
+    let test = TestStore::new(Kind::Postgres).await;
+    let proxy = Proxy::start(&test.address).await;
+    let text = policy(1, "limit_per_run = 2");
+    let server = TestServer::on(test.through(proxy.url.clone()), Some(&text)).await;
+    let agent = &server.agent;
+    execute(agent, in_run("r", "before"), Reason::New).await;
+    let store = test.open().await;
+    proxy.arm(Fault::SwallowCommit);
+    let request = in_run("r", "a");
+    let error = agent.clone().begin(request.clone()).await.unwrap_err();
+    assert_eq!(crate::support::calls::reason(&error), "COMMIT_IN_DOUBT");
+    let granted = execute(agent, request, Reason::Resent).await;
+    no_slot(agent, in_run("r", "b")).await;
+    let row = RowKey { namespace: "default".into(), id: id_of(&granted) };
+    let row = store.find(&[row]).await.unwrap().rows.remove(0).unwrap().intent;
+    assert_eq!(store.slots_held(run_of(&row)).await.unwrap(), 2);
+    // And the other way: the request never arrived whole.
+    not_executed(agent, &granted).await;
+    proxy.arm(Fault::CutRequest(40));
+    let request = in_run("r", "c");
+    let answer = agent.clone().begin(request.clone()).await;
+    let answer = match answer {
+        Ok(answer) => answer.into_inner(),
+        Err(_) => begin(agent, request).await,
+    };
+    assert_eq!(answer.decision(), Decision::Execute);
+    assert_eq!(store.slots_held(run_of(&row)).await.unwrap(), 2);
+    server.stop().await;
+}
+
+fn id_of(granted: &BeginResponse) -> uuid::Uuid {
+    let digest: [u8; 32] = const_hex::decode_to_array(&granted.downstream_key).unwrap();
+    downstream_uuid(digest)
 }

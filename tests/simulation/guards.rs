@@ -11,6 +11,8 @@ use intent_ledger::{
 };
 use uuid::Uuid;
 
+use super::mutation::Mutation;
+
 /// Slots of runs, and what came under which subject.
 #[derive(Default)]
 pub(crate) struct Taken {
@@ -20,6 +22,10 @@ pub(crate) struct Taken {
 }
 
 impl Taken {
+    pub(crate) fn holds(&self, run: Uuid, intent: Uuid) -> bool {
+        self.slots.contains(&(run, intent))
+    }
+
     pub(crate) fn slots_held(&self, run: Uuid) -> u64 {
         self.slots.iter().filter(|(of, _)| *of == run).count() as u64
     }
@@ -56,12 +62,13 @@ impl Taken {
     }
 
     /// A write has happened.
-    pub(crate) fn keep(&mut self, write: &Write, at: Timestamp) {
+    pub(crate) fn keep(&mut self, write: &Write, at: Timestamp, mutation: Option<Mutation>) {
         let Some(Guards { slot, subject }) = write.guards() else { return };
         match slot {
             Some(SlotMove::Take { run, .. }) => {
                 self.slots.insert((*run, write.row_id()));
             }
+            Some(SlotMove::GiveBack { .. }) if mutation == Some(Mutation::KeepsSlots) => {}
             Some(SlotMove::GiveBack { run }) => {
                 self.slots.remove(&(*run, write.row_id()));
             }

@@ -19,10 +19,12 @@ pub(crate) enum Mutation {
     ActsWithoutLease,
     /// A caller whose call was not answered says that nothing happened.
     TakesTimeoutForFailure,
+    /// The store does not take back what a failure gives back.
+    KeepsSlots,
 }
 
 impl Mutation {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::TrustsAbsenceEarly,
         Self::CountsOutages,
         Self::SkipsCompareAndSet,
@@ -31,5 +33,6 @@ impl Mutation {
         Self::TrustsWindowTooLong,
         Self::ActsWithoutLease,
         Self::TakesTimeoutForFailure,
+        Self::KeepsSlots,
     ];
 }

@@ -4,13 +4,14 @@
 //! - A row becomes FAILED only if no effect of it is in the world or on its way there.
 //! - A further attempt is granted only to a FAILED row, or inside the downstream's true window.
 //! - What a caller was told stays true.
+//! - What may have had its effect counts for the limit of its run, and what certainly had none does not.
 //! - An unsettled row is on the agenda, or waits for a person.
 
 use std::sync::{Arc, Mutex};
 
 use intent_ledger::domain::{
     attempt::{Attempt, Fate, GrantedOn},
-    intent::{Intent, State},
+    intent::{Intent, RunSlot, State},
     time::Timestamp,
 };
 use uuid::Uuid;
@@ -141,6 +142,10 @@ impl Oracle {
                 let words = format!("FAILED with {happened} effects, and {under_way} under way");
                 self.violated(action, words);
             }
+        }
+        let counts = self.tools[tool].limited && attempts > 0 && new.state != State::Failed;
+        if counts != (new.slot == RunSlot::Held) {
+            self.violated(action, format!("{} with its slot {:?}", new.state, new.slot));
         }
         if old.map_or(0, |old| old.attempts.len()) < attempts {
             *self.grants.lock().unwrap() += 1;

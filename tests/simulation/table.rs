@@ -12,7 +12,7 @@ use intent_ledger::{
     domain::{
         event::Event,
         identity::{Key, downstream_uuid},
-        intent::{Intent, State},
+        intent::{Intent, RunSlot, State},
         retention::Term,
         time::Timestamp,
     },
@@ -20,13 +20,18 @@ use intent_ledger::{
         Cursor, DownstreamObject, Expected, Filter, Found, ORPHANS_PER_NAMESPACE_MAX, OrphanFact,
         Reference, RowKey, Stored, StoredPolicies, StoredPolicy, Touch, Version, Write, Written,
         agenda::{Entry, Release, ToolKey, WAITING_MAX},
-        guards::LookAlike,
+        guards::{LookAlike, run_of},
         retention::{Filed, Kept, NextLook, Tombstone},
     },
 };
 use uuid::Uuid;
 
-use super::{calendar::Calendar, guards::Taken, mutation::Mutation, oracle::Oracle};
+use super::{
+    calendar::Calendar,
+    guards::Taken,
+    mutation::Mutation,
+    oracle::{Oracle, action_of},
+};
 
 /// Rows, facts, policies, and what is due.
 pub(crate) struct Table {
@@ -163,7 +168,14 @@ impl Table {
         let mut intent = (*write.intent).clone();
         (intent.replay_count, intent.last_seen_at) = counted.unwrap_or_default();
         self.rows.insert(id, Stored { intent, version });
-        self.taken.keep(write, at);
+        self.taken.keep(write, at, self.mutation);
+        let (intent, held) = (&write.intent, self.taken.holds(run_of(&write.intent), id));
+        if let Some(oracle) = &self.oracle
+            && held != (intent.slot == RunSlot::Held)
+        {
+            let action = action_of(intent);
+            oracle.violated(action, format!("{:?}, and a slot is held: {held}", intent.slot));
+        }
         if let Some(due_at) = write.look_at() {
             self.put(write, due_at);
         }

@@ -25,6 +25,8 @@ pub(crate) struct Tool {
     max_attempts: u64,
     new_key_after_failed: bool,
     uuid_key: bool,
+    /// Whether the policy counts its effects, with room for all of them.
+    pub(crate) limited: bool,
 }
 
 impl Tool {
@@ -52,6 +54,7 @@ impl Tool {
             max_attempts: dice.one_of(&[1, 3, 10, 10]),
             new_key_after_failed: deduplicates && after_failed,
             uuid_key: dice.percent(30),
+            limited: index % 2 == 1,
         }
     }
 
@@ -71,11 +74,12 @@ impl Tool {
         let mut text = String::new();
         let give_up_after = self.give_up_after.as_secs();
         let (uuid, new_key) = (self.uuid_key, self.new_key_after_failed);
+        let limit = if self.limited { "limit_per_run = 10000\n" } else { "" };
         let format = if uuid { "uuid" } else { "hex" };
         writeln!(
             text,
             "[tools.{name}]\nidentity = [\"/order\"]\nlease = \"{}s\"\nlease_max = \"2h\"\n\
-             max_attempts = {max_attempts}\ngive_up_after = \"{give_up_after}s\"\n\
+             max_attempts = {max_attempts}\n{limit}give_up_after = \"{give_up_after}s\"\n\
              [tools.{name}.downstream]\nkey_format = \"{format}\"\n\
              new_key_after_failed = {new_key}",
             lease.as_secs()
