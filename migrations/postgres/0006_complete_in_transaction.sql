@@ -22,6 +22,8 @@ DECLARE
     DECLARE
         row_id uuid;
         filed bytea;
+        -- The default of max_result_bytes: what a policy says otherwise is not known here.
+        bytes_max constant integer := 262144;
         backslash constant text := chr(92);
         there record;
     BEGIN
@@ -31,13 +33,15 @@ DECLARE
         ELSIF complete.attempt_id IS NULL THEN
             RAISE EXCEPTION USING ERRCODE = 'IL005',
                 MESSAGE = 'attempt_id: must be the one that Begin has answered with EXECUTE';
-        ELSIF octet_length(complete.result) > 262144 THEN
+        ELSIF octet_length(complete.result_content_type) > 255
+            OR complete.result_content_type ~ '[[:cntrl:]]' THEN
             RAISE EXCEPTION USING ERRCODE = 'IL005',
-                MESSAGE = 'result: must have 256 KiB or less',
-                HINT = 'Keep what is larger in a table of your own, and a reference to it here.';
-        ELSIF octet_length(complete.result_content_type) > 255 THEN
-            RAISE EXCEPTION USING ERRCODE = 'IL005',
-                MESSAGE = 'result_content_type: must have 255 bytes or less';
+                MESSAGE = 'result_content_type: must have 255 bytes or less, and no control character';
+        END IF;
+        -- Who reads COMPLETED must not lose it by a crash, however little the application's own
+        -- transactions are worth to it.
+        IF current_setting('synchronous_commit') NOT IN ('on', 'remote_apply') THEN
+            PERFORM set_config('synchronous_commit', 'on', true);
         END IF;
 
         -- The id of a row is one hash away from its key; this is that of hash version 1.
@@ -49,15 +53,24 @@ DECLARE
 
         -- What was promised at the grant of the current attempt is a part of `details`, which is JSON of which
         -- no part is an escaped NUL once that is replaced.
-        UPDATE intents i
-        SET version = i.version + 1, state = 5, fate = 2, result = complete.result,
+        -- As for every completed intent, what the downstream would be asked by and what a person was
+        -- shown goes; a result that is too large is cut, and what the whole was is kept.
+        UPDATE {intents} i
+        SET version = i.version + 1, state = 5, fate = 2,
+            result = substr(complete.result, 1, bytes_max),
             result_content_type = nullif(complete.result_content_type, ''),
-            result_sha256 = CASE WHEN complete.result IS NULL THEN sha256('') END,
-            result_size = CASE WHEN complete.result IS NULL THEN 0 END,
-            provenance = 1, settled_at = clock.at
+            result_sha256 = CASE WHEN complete.result IS NULL THEN sha256(''::bytea)
+                WHEN octet_length(complete.result) > bytes_max THEN sha256(complete.result) END,
+            result_size = CASE WHEN complete.result IS NULL THEN 0
+                WHEN octet_length(complete.result) > bytes_max THEN octet_length(complete.result) END,
+            result_truncated = coalesce(octet_length(complete.result) > bytes_max, false),
+            needs_attention = i.conflict, provenance = 1, settled_at = clock.at,
+            details = CASE WHEN i.details ~ '"(kept|approval)":' THEN jsonb_set(
+                replace(i.details, backslash || 'u0000', backslash || 'ufffd')::jsonb - 'kept',
+                '{approval,arguments_json}', '""', false)::text ELSE i.details END
         FROM (SELECT clock_timestamp() AS at) clock
         WHERE i.id = row_id AND i.key = decode(complete.key, 'hex')
-          AND i.attempt_id = complete.attempt_id AND i.state IN (3, 4)
+          AND i.attempt_id = complete.attempt_id AND i.state IN (3, 4) AND i.fate IN (1, 5)
           AND replace(i.details, backslash || 'u0000', backslash || 'ufffd')::jsonb
               @> '{"promise": {"same_transaction": true}}';
         IF FOUND THEN
@@ -66,7 +79,7 @@ DECLARE
 
         -- Nothing was written; the rest only tells why.
         SELECT i.state, i.attempt_id = complete.attempt_id AS is_current INTO there
-        FROM intents i WHERE i.id = row_id AND i.key = decode(complete.key, 'hex');
+        FROM {intents} i WHERE i.id = row_id AND i.key = decode(complete.key, 'hex');
         IF NOT FOUND THEN
             RAISE EXCEPTION USING ERRCODE = 'IL001', MESSAGE = 'there is no such intent',
                 HINT = 'Begin it first, and pass on the key that Begin has answered.';
@@ -92,11 +105,13 @@ BEGIN
     IF to_regnamespace('intent_ledger') IS NULL THEN
         CREATE SCHEMA intent_ledger;
     END IF;
-    -- The tables are where this migration finds them, whatever the caller's search path is.
+    -- The tables are where this migration finds them, whatever the caller's search path is; and no function or
+    -- operator is looked for where the application may make some, since this one runs as the ledger's owner.
+    body := replace(body, '{intents}', format('%I.intents', current_schema()));
     EXECUTE 'CREATE FUNCTION intent_ledger.complete(
         key text, attempt_id uuid, result bytea DEFAULT NULL, result_content_type text DEFAULT NULL)
-        RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = '
-        || quote_ident(current_schema()) || ', pg_temp AS ' || quote_literal(body);
+        RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+        SET search_path = pg_catalog, pg_temp AS ' || quote_literal(body);
     REVOKE ALL ON FUNCTION intent_ledger.complete(text, uuid, bytea, text) FROM PUBLIC;
 END
 $migration$;

@@ -75,6 +75,14 @@ impl Approval {
         !proposer.is_empty() && proposer.eq_ignore_ascii_case(actor)
     }
 
+    /// When it runs out as it stands: undecided, or approved and unused.
+    pub fn good_until(&self) -> Timestamp {
+        match &self.verdict {
+            Verdict::Approved { valid_until, .. } => *valid_until,
+            Verdict::Pending | Verdict::Denied { .. } | Verdict::Expired => self.expires_at,
+        }
+    }
+
     /// Whether nobody decided in time.
     pub fn ran_out(&self, now: Timestamp) -> bool {
         match &self.verdict {

@@ -336,6 +336,12 @@ fn decide_present(
         {
             Ok(known_attempt(row, call, policy, now))
         }
+        // Somebody reported a success without having begun it: a person looks first.
+        State::Approved if row.needs_attention => Ok(Decision::Hold {
+            reason: HoldReason::NeedsAttention,
+            retry_after: None,
+            write: None,
+        }),
         State::Approved => {
             if row.approval.as_ref().is_some_and(|approval| approval.is_valid(now)) {
                 grant(row, call, candidate, policy, GrantedOn::Approved, facts)
@@ -382,7 +388,7 @@ fn unsettled(
     policy: &ToolPolicy,
     facts: &Facts,
 ) -> Result<Decision, TransitionError> {
-    if row.is_fenced() {
+    if row.is_fenced() && row.attempts.len() < ATTEMPTS_MAX {
         return grant(row, call, candidate, policy, GrantedOn::Fenced, facts);
     }
     let lease = call.lease.unwrap_or(policy.lease).min(policy.lease_max);
@@ -417,6 +423,18 @@ fn failed(
     {
         return Ok(Decision::Refuse { reason: RefuseReason::FailedFinal });
     }
+    // Reported before it was ever begun, and found not to have happened: no gate has seen it yet.
+    if row.attempts.is_empty() && row.approval.is_none() {
+        if policy.limit_per_run.is_some() && row.run_id.is_empty() {
+            return Ok(Decision::RunRequired);
+        }
+        if policy.approval.is_some() && row.key_basis == KeyBasis::StepArguments {
+            return Ok(Decision::WeakKey);
+        }
+        if facts.approval_required {
+            return propose_again(row, call, policy, facts.now);
+        }
+    }
     match &row.approval {
         Some(approval) if !approval.is_valid(facts.now) => {
             propose_again(row, call, policy, facts.now)
@@ -443,7 +461,7 @@ fn absorbs_repeat(row: &Intent, policy: &ToolPolicy, lease_end: Timestamp) -> bo
 pub fn only_a_person_can_help(row: &Intent, policy: &ToolPolicy, now: Timestamp) -> bool {
     policy.downstream.status.is_none()
         && !absorbs_repeat(row, policy, now + policy.lease)
-        && !row.is_fenced()
+        && !(row.is_fenced() && row.attempts.len() < ATTEMPTS_MAX)
 }
 
 /// A call that lacks what its downstream is asked by, so that nobody could ever ask.

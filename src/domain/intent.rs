@@ -84,7 +84,8 @@ impl State {
         use Transition as T;
         match (self, transition) {
             (S::AwaitingApproval, T::Approve) => Ok(S::Approved),
-            (S::AwaitingApproval, T::Deny) => Ok(S::Denied),
+            // Approved: its validity ran out unused.
+            (S::AwaitingApproval | S::Approved, T::Deny) => Ok(S::Denied),
             // A new proposal: after an expiry, after a validity that ran out unused, for a retry,
             // or by a person who reopens what was denied.
             (S::AwaitingApproval | S::Approved | S::Failed | S::Denied, T::Propose) => {
@@ -109,7 +110,7 @@ impl State {
                 T::LoseTrack,
             ) => Ok(S::Unknown),
             (S::AwaitingApproval, T::Grant | T::NotExecuted)
-            | (S::Approved, T::Approve | T::Deny | T::NotExecuted)
+            | (S::Approved, T::Approve | T::NotExecuted)
             | (S::Started | S::Unknown, T::Propose | T::Approve | T::Deny)
             | (
                 S::Completed,
@@ -381,16 +382,18 @@ impl Intent {
     /// caller or a person.
     ///
     /// At the end of the lease; at once where the caller has said that it does not know; and when a
-    /// proposal that nobody decides runs out.
+    /// proposal that nobody decides, or a yes that nobody uses, runs out.
     pub fn first_look_at(&self) -> Option<Timestamp> {
-        if self.waits_for_a_person() {
+        if self.waits_for_a_person() && self.state.is_unsettled() {
             return None;
         }
         match self.state {
             State::Started => self.current().map(|attempt| attempt.lease_expires_at),
             State::Unknown => Some(self.created_at),
-            State::AwaitingApproval => self.approval.as_ref().map(|asked| asked.expires_at),
-            State::Approved | State::Completed | State::Failed | State::Denied => None,
+            State::AwaitingApproval | State::Approved => {
+                self.approval.as_ref().map(Approval::good_until)
+            }
+            State::Completed | State::Failed | State::Denied => None,
         }
     }
 

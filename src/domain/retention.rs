@@ -55,7 +55,10 @@ pub fn retention(term: &Term, policy: &ToolPolicy, now: Timestamp) -> Retention 
     };
     if let Some(pruned_at) = term.pruned_at {
         let until = pruned_at + policy.tombstone.max(TOMBSTONE_LEAST);
-        return if now >= until {
+        return if now >= until && term.needs_attention {
+            // A late report that contradicts the tombstone: the facts that a person has not seen yet.
+            Retention::Keep(now + ATTENTION_WAIT)
+        } else if now >= until {
             Retention::Purge
         } else if term.state == State::Completed {
             Retention::Keep(until)
@@ -86,6 +89,8 @@ pub fn tombstone(intent: &Intent) -> Intent {
         ..attempt.clone()
     });
     let verdict = |verdict: &Verdict| match verdict {
+        // What was approved is forgotten, so that a retry must be approved anew.
+        Verdict::Approved { .. } if intent.state == State::Failed => Verdict::Expired,
         Verdict::Approved { by, valid_until, .. } => {
             let (by, valid_until) = (by.clone(), *valid_until);
             Verdict::Approved { by, reason: String::new(), valid_until }

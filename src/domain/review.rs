@@ -66,7 +66,11 @@ fn decide(
                 (Verdict::Approved { .. }, true) | (Verdict::Denied { .. }, false)
             ) =>
         {
-            return Ok(Outcome::unchanged(intent, Ok(())));
+            // A yes that has run out since decides nothing any more.
+            let lapsed = intent.state == State::Approved
+                && intent.approval.as_ref().is_some_and(|asked| now >= asked.good_until());
+            let answer = if lapsed { Err(Refusal::AlreadyDecided) } else { Ok(()) };
+            return Ok(Outcome::unchanged(intent, answer));
         }
         Some(Verdict::Approved { .. } | Verdict::Denied { .. } | Verdict::Expired) => {
             return Ok(Outcome::unchanged(intent, Err(Refusal::AlreadyDecided)));
@@ -107,17 +111,22 @@ fn decide(
 
 /// Nobody decided in time.
 pub fn expire(intent: &Intent, now: Timestamp) -> Result<Outcome, TransitionError> {
-    let due = intent.state == State::AwaitingApproval
-        && intent.approval.as_ref().is_some_and(|approval| approval.ran_out(now));
+    let open = matches!(intent.state, State::AwaitingApproval | State::Approved);
+    let due = open && intent.approval.as_ref().is_some_and(|asked| now >= asked.good_until());
     if !due {
         return Ok(Outcome::unchanged(intent, Ok(())));
     }
+    let why = if intent.state == State::Approved {
+        "approved, and not begun in time"
+    } else {
+        "nobody decided in time"
+    };
     let mut next = intent.clone();
     next.go(Transition::Deny)?;
     if let Some(approval) = &mut next.approval {
         approval.verdict = Verdict::Expired;
     }
-    settle(&mut next, Provenance::Policy, "", "nobody decided in time", now);
+    settle(&mut next, Provenance::Policy, "", why, now);
     let nobody = Reviewer { actor: String::new(), reason: String::new(), etag: String::new() };
     let expired = Event {
         provenance: Provenance::Policy,

@@ -105,7 +105,7 @@ pub enum Look {
     Later(Timestamp),
     /// Only a person can move it on, which is now on record.
     Person(Box<Outcome>),
-    /// Nobody decided on the proposal in time, which is now on record.
+    /// Nobody decided on the proposal in time, or began what was approved, which is now on record.
     Expired(Box<Outcome>),
     /// Nothing to look for: it is settled, or a person has been told.
     Done,
@@ -113,13 +113,12 @@ pub enum Look {
 
 /// Looks at an intent that is on the agenda.
 pub fn look(intent: &Intent, policy: &ToolPolicy, now: Timestamp) -> Result<Look, TransitionError> {
-    if intent.state == State::AwaitingApproval {
+    if matches!(intent.state, State::AwaitingApproval | State::Approved) {
         let outcome = expire(intent, now)?;
-        if outcome.intent.state != State::AwaitingApproval {
+        if outcome.intent.state == State::Denied {
             return Ok(Look::Expired(Box::new(outcome)));
         }
-        let end = intent.approval.as_ref().map(|approval| approval.expires_at);
-        return Ok(end.map_or(Look::Done, Look::Later));
+        return Ok(intent.first_look_at().map_or(Look::Done, Look::Later));
     }
     if !intent.state.is_unsettled() || intent.waits_for_a_person() {
         return Ok(Look::Done);

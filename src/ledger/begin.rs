@@ -221,7 +221,12 @@ fn check(request: BeginRequest) -> Result<Checked, LedgerError> {
         lease: request.lease,
         labels: request.labels,
         free_text,
-        arguments_json: request.arguments_json,
+        arguments_json: said_or_empty(request.arguments_json),
     };
     Ok(Checked { call, identity, arguments, origin })
+}
+
+/// The arguments as they are shown to a person: none at all are an empty object.
+fn said_or_empty(arguments_json: String) -> String {
+    if arguments_json.is_empty() { "{}".to_owned() } else { arguments_json }
 }

@@ -37,6 +37,9 @@ const GATHER_BATCHES_MAX: usize = 64;
 /// Look-alikes that one statement forgets, so that none holds up a write for long.
 const FORGET_ROWS_MAX: usize = 1000;
 
+/// How many such statements a pass sends: what is left waits for the next one.
+const FORGETTINGS_MAX: usize = 8;
+
 impl Ledger {
     /// Puts on the agenda what is still unsettled of grants whose lease is over, and in the calendar of
     /// retention when the first of all of them can be pruned; some batches of them. Whether there may be
@@ -46,9 +49,13 @@ impl Ledger {
         Ok(self.store.gather(GATHER_BATCHES_MAX, kept_for).await? == GATHER_BATCHES_MAX)
     }
 
-    /// Forgets what came under any subject and is no look-alike any more.
+    /// Forgets what came under any subject and is no look-alike any more, some thousands at most.
     pub async fn forget_look_alikes(&self) -> Result<(), LedgerError> {
-        while self.store.forget_look_alikes(FORGET_ROWS_MAX).await? == FORGET_ROWS_MAX {}
+        for _ in 0..FORGETTINGS_MAX {
+            if self.store.forget_look_alikes(FORGET_ROWS_MAX).await? < FORGET_ROWS_MAX {
+                break;
+            }
+        }
         Ok(())
     }
 

@@ -214,6 +214,17 @@ impl Writer {
     }
 
     async fn write(self: &Arc<Self>, jobs: Vec<Job>) {
+        if jobs.iter().all(|job| job.write.guards().is_none()) {
+            return self.write_batch(jobs).await;
+        }
+        // What waits for a run or a subject must not hold up what waits for nobody.
+        let (guarded, plain): (Vec<Job>, Vec<Job>) =
+            jobs.into_iter().partition(|job| job.write.guards().is_some());
+        self.write_batch(plain).await;
+        self.write_batch(guarded).await;
+    }
+
+    async fn write_batch(self: &Arc<Self>, jobs: Vec<Job>) {
         let Batch { writes, callers, mut repeats } = self.batch_of(jobs);
         if writes.is_empty() {
             return;

@@ -81,9 +81,6 @@ impl Reconciler {
                 }
             }
         }
-        if let Err(error) = self.ledger.forget_look_alikes().await {
-            tracing::warn!(%error, "look-alikes of old could not be forgotten");
-        }
         let request = SweepRequest { limit: usize::MAX, ..SweepRequest::default() };
         // Before the lanes, and bounded, so that neither holds up the other for long.
         match self.expire_proposals(&request, &Budget::new(EXPIRED_MAX), None).await {
@@ -92,6 +89,9 @@ impl Reconciler {
             }
             Ok(_) => {}
             Err(error) => tracing::warn!(%error, "proposals could not be looked at"),
+        }
+        if let Err(error) = self.ledger.forget_look_alikes().await {
+            tracing::warn!(%error, "look-alikes of old could not be forgotten");
         }
         for lane in self.lanes(&request).await? {
             let origin = lane.origin().to_owned();

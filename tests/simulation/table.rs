@@ -192,7 +192,7 @@ impl Table {
             return;
         }
         let version = self.entries.get(&write.row_id()).map_or(1, |entry| entry.version + 1);
-        if write.intent.state == State::AwaitingApproval {
+        if matches!(write.intent.state, State::AwaitingApproval | State::Approved) {
             self.proposals.insert(write.row_id());
         } else {
             self.proposals.remove(&write.row_id());

@@ -59,15 +59,7 @@ impl Round<'_> {
         now: Timestamp,
         facts: &mut Facts,
     ) -> Result<Gates, LedgerError> {
-        let call = &self.checked.call;
-        let asked = ApprovalCall {
-            arguments_json: &call.arguments_json,
-            tool: &call.tool,
-            run_id: &call.run_id,
-            labels: &call.labels,
-        };
-        let need = self.policies.active().approval_need(&call.namespace, &asked);
-        facts.approval_required = need.is_there();
+        facts.approval_required = self.needs_approval();
         let mut gates = Gates::default();
         let Some(rule) = &self.policy.look_alike else { return Ok(gates) };
         let Some(subject) = rule.subject_of(&self.checked.as_call()) else {
@@ -89,6 +81,18 @@ impl Round<'_> {
             alone_since: Some(since).filter(|_| rule.action != LookAlikeAction::Warn),
         });
         Ok(gates)
+    }
+
+    /// Whether the policy asks for a person before a new call.
+    pub(super) fn needs_approval(&self) -> bool {
+        let call = &self.checked.call;
+        let asked = ApprovalCall {
+            arguments_json: &call.arguments_json,
+            tool: &call.tool,
+            run_id: &call.run_id,
+            labels: &call.labels,
+        };
+        self.policies.active().approval_need(&call.namespace, &asked).is_there()
     }
 
     /// The run whose slot a decision would take, if the tool has a limit and the intent holds none yet.

@@ -245,6 +245,9 @@ impl<'a> Round<'a> {
         let row = &reading.stored.intent;
         let call = &self.checked.call;
         let mut facts = Facts { probed, ..Facts::at(reading.now) };
+        if row.attempts.is_empty() && row.approval.is_none() {
+            facts.approval_required = self.needs_approval();
+        }
         let mut decision = decide(Some(row), call, &candidate, &self.policy, &facts)?;
         if let Some(run) = self.wanted_slot(Some(row), &decision) {
             facts.slot_free = self.slot_is_free(run).await?;

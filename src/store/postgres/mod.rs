@@ -41,6 +41,9 @@ use crate::domain::{event::Event, identity::Key, intent::State, time::Timestamp}
 
 pub use schema::migrate;
 
+/// How long counting up waits for a row that somebody's transaction holds: it holds others meanwhile.
+const TOUCH_LOCK_WAIT: Duration = Duration::from_millis(10);
+
 /// How often a batch that a deadlock threw out is tried again before its callers are told.
 const DEADLOCK_RETRIES_MAX: usize = 5;
 
@@ -486,16 +489,25 @@ impl Store for PostgresStore {
     async fn touch(&self, touches: &[Touch]) -> Result<(), StoreError> {
         let mut sorted = touches.to_vec();
         sorted.sort_by_key(|touch| touch.id);
-        let ids: Vec<Uuid> = sorted.iter().map(|touch| touch.id).collect();
-        let replays: Vec<i64> =
-            sorted.iter().map(|touch| i64::try_from(touch.replays).unwrap_or(i64::MAX)).collect();
-        self.query(
-            "WITH clock AS (SELECT now() AS at)
-             UPDATE intents i SET replay_count = replay_count + t.replays, last_seen_at = clock.at
-             FROM unnest($1::uuid[], $2::int8[]) AS t(id, replays), clock WHERE i.id = t.id",
-            &[(&ids, Type::UUID_ARRAY), (&replays, Type::INT8_ARRAY)],
-        )
-        .await?;
+        let mut parts = vec![sorted.as_slice()];
+        while let Some(part) = parts.pop() {
+            let ids: Vec<Uuid> = part.iter().map(|touch| touch.id).collect();
+            let replays: Vec<i64> =
+                part.iter().map(|touch| i64::try_from(touch.replays).unwrap_or(i64::MAX)).collect();
+            let parameters: [Parameter<'_>; 2] =
+                [(&ids, Type::UUID_ARRAY), (&replays, Type::INT8_ARRAY)];
+            match self.write_one(sql::TOUCH, &parameters, &[], TOUCH_LOCK_WAIT).await {
+                // Somebody's transaction holds one of the rows: the others go without it.
+                Err(StoreError::Locked(_)) if part.len() > 1 => {
+                    let (first, second) = part.split_at(part.len() / 2);
+                    parts.extend([second, first]);
+                }
+                Err(StoreError::Locked(_)) => {
+                    tracing::debug!(id = %ids[0], "a row that is held was not counted up");
+                }
+                written => drop(written?),
+            }
+        }
         Ok(())
     }
 

@@ -21,14 +21,14 @@ use crate::{
 pub(super) fn begin(lock_wait: Duration) -> String {
     let millis = lock_wait.as_millis().max(1);
     format!(
-        "BEGIN; SET LOCAL jit = off; SET LOCAL lock_timeout = '{millis}ms'; \
+        "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL jit = off; SET LOCAL lock_timeout = '{millis}ms'; \
          SELECT pg_advisory_xact_lock_shared({POLICY_LOCK})"
     )
 }
 
 /// The same, one statement at a time, for a session of our own: prepared, they cost a lone caller a
 /// fifth less than the one text above.
-pub(super) const BEGIN: &str = "BEGIN";
+pub(super) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 
 /// See [`BEGIN`].
 pub(super) fn lock_shared() -> String {
@@ -264,11 +264,12 @@ const REMEMBER_GRANTS: &str = "granted AS (
 
 /// What an unusual change leaves open: unsettled, or proposed anew.
 fn put_on_agenda() -> String {
-    let proposed = state_to_code(State::AwaitingApproval);
+    let proposed = [State::AwaitingApproval, State::Approved].map(state_to_code);
+    let [asked, approved] = proposed;
     format!(
         "put AS (
             INSERT INTO open_intents (id, namespace, tool, due_at, proposal)
-            SELECT id, namespace, tool, due_at, state = {proposed}
+            SELECT id, namespace, tool, due_at, state IN ({asked}, {approved})
             FROM replaced WHERE due_at IS NOT NULL ORDER BY id
             ON CONFLICT (id) DO UPDATE SET due_at = excluded.due_at, probes = 0, asked_at = NULL,
                 claimed_until = NULL, proposal = excluded.proposal,
@@ -305,6 +306,12 @@ pub(super) const OTHERS_WITH_REFERENCES: &str = "
     FROM unnest($1::text[], $2::text[], $3::text[], $4::uuid[]) WITH ORDINALITY
         AS o(downstream_ref, namespace, tool, id, ordinal)
     ORDER BY o.ordinal";
+
+/// `store.intent.touch`.
+pub(super) const TOUCH: &str = "
+    WITH clock AS (SELECT now() AS at)
+    UPDATE intents i SET replay_count = replay_count + t.replays, last_seen_at = clock.at
+    FROM unnest($1::uuid[], $2::int8[]) AS t(id, replays), clock WHERE i.id = t.id";
 
 /// The type of a value.
 pub(super) fn element(kind: Kind) -> Type {

@@ -249,7 +249,7 @@ pub(super) fn put(
             write.intent.namespace,
             write.intent.tool,
             due_at.micros(),
-            write.intent.state == State::AwaitingApproval
+            matches!(write.intent.state, State::AwaitingApproval | State::Approved)
         ])?;
     Ok(())
 }
