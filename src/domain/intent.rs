@@ -462,6 +462,19 @@ impl Intent {
         if uuid_key { downstream_uuid(digest).to_string() } else { const_hex::encode(digest) }
     }
 
+    /// The key to send downstream, for callers; empty where a person decides first: in which form it will
+    /// be sent is the policy's word at the grant.
+    pub fn announced_key(&self) -> String {
+        match self.state {
+            State::AwaitingApproval | State::Approved | State::Denied
+                if self.attempts.is_empty() =>
+            {
+                String::new()
+            }
+            _ => self.downstream_key(),
+        }
+    }
+
     /// The hash behind the key that was sent downstream with an attempt.
     pub fn downstream_digest(&self, attempt: &Attempt) -> [u8; 32] {
         match attempt.promise.key_attempt {

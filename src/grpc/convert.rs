@@ -340,7 +340,7 @@ pub(super) fn intent(
             .into(),
         settled_by: settlement.map_or_else(String::new, |it| it.by.clone()),
         settle_note: settlement.map_or_else(String::new, |it| it.note.clone()),
-        downstream_key: intent.downstream_key(),
+        downstream_key: intent.announced_key(),
         replay_count: i64::try_from(intent.replay_count).unwrap_or(i64::MAX),
         last_seen_time: intent.last_seen_at.map(time),
         events: events.into_iter().map(|it| event(it, viewer)).collect(),

@@ -388,4 +388,41 @@ mod tests {
         let halted = |namespace| policy.tool(namespace, "refund").halted;
         assert!(halted("acme") && !halted("default"));
     }
+
+    #[test]
+    fn a_tenant_overrides_single_keys_of_a_gate() {
+        let policy = policy(
+            r#"
+            [tools.refund]
+            limit_per_run = 5
+            halted = true
+            approval = { when = "args.amount > 100", expires = "10h", valid_for = "10m" }
+            look_alike = { subject = ["/to"], window = "1m", action = "refuse" }
+            [namespaces.acme.tools.refund]
+            limit_per_run = 2
+            halted = false
+            approval.expires = "1h"
+            look_alike.action = "warn"
+            [namespaces.beta.tools.refund]
+            approval.when = "false"
+            "#,
+        );
+        let (base, acme) = (policy.tool("default", "refund"), policy.tool("acme", "refund"));
+        assert_eq!((base.limit_per_run, acme.limit_per_run), (Some(5), Some(2)));
+        assert!(base.halted && !acme.halted);
+        let hours = |hours: u64| Duration::from_secs(hours * 3600);
+        let valid_for = Duration::from_secs(600);
+        assert_eq!(base.approval, Some(ApprovalRule { expires: hours(10), valid_for }));
+        assert_eq!(acme.approval, Some(ApprovalRule { expires: hours(1), valid_for }));
+        let alike = acme.look_alike.as_ref().expect("it is inherited");
+        assert_eq!((alike.window.as_secs(), alike.action), (60, LookAlikeAction::Warn));
+        assert_eq!(alike.subject, base.look_alike.as_ref().expect("it is there").subject);
+        let need = |namespace| {
+            let labels = std::collections::BTreeMap::new();
+            let arguments_json = r#"{"amount":101}"#;
+            let call = ApprovalCall { arguments_json, tool: "refund", run_id: "", labels: &labels };
+            policy.approval_need(namespace, &call)
+        };
+        assert_eq!(["default", "acme", "beta"].map(need), [Need::Yes, Need::Yes, Need::No]);
+    }
 }

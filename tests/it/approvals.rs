@@ -32,6 +32,7 @@ scope = "namespace"
 identity = ["/order"]
 free_text = ["/memo"]
 approval = { when = "args.amount > 100", expires = "72h", valid_for = "1h" }
+downstream.key_format = "uuid"
 "#;
 
 /// A call that needs a person, by a caller with a name.
@@ -43,6 +44,10 @@ async fn proposed(agent: &Agent, request: BeginRequest) -> String {
     let answer = expect(agent, request, Decision::AwaitApproval, Reason::ApprovalRequired).await;
     assert_eq!(answer.recorded().state(), IntentState::AwaitingApproval);
     assert!(answer.attempt_id.is_empty() && answer.approved_arguments_json.is_empty());
+    // Its form is not settled before the grant.
+    let first = answer.recorded().attempt == 0;
+    assert_eq!(answer.downstream_key.is_empty(), first);
+    assert_eq!(answer.recorded().downstream_key, answer.downstream_key);
     assert!(answer.model_message.contains("a person must decide"), "{}", answer.model_message);
     key_of(&answer)
 }
@@ -111,6 +116,7 @@ on_both_stores! {
             BeginRequest { arguments_json: r#"{"order":"o-17","amount":1200,"memo":"tea"}"#.into(), ..call() };
         let granted = expect(agent, reworded.clone(), Decision::Execute, Reason::Approved).await;
         assert_eq!(granted.approved_arguments_json, spelled);
+        assert_eq!(granted.downstream_key.len(), 36);
         assert_eq!(granted.warnings, ["free_text_changed"]);
         expect(agent, call(), Decision::Hold, Reason::InFlight).await;
         let resent = with_attempt(reworded, &granted.attempt_id);

@@ -66,7 +66,7 @@ pub(super) fn with_row(
     BeginAnswer {
         attempt_id: granted.map(|attempt| attempt.id),
         lease: granted.map(|attempt| attempt.lease_expires_at.since(now)),
-        downstream_key: intent.downstream_key(),
+        downstream_key: intent.announced_key(),
         approved_arguments_json: intent
             .approval
             .as_ref()

@@ -75,7 +75,7 @@ impl Transaction {
         guarded: bool,
     ) -> Result<Self, tokio_postgres::Error> {
         let guards = match guarded {
-            true => Some(client.prepare_typed_cached(&guards::lock(), &[Type::INT4_ARRAY]).await?),
+            true => Some(client.prepare_typed_cached(guards::LOCK, &[Type::INT4_ARRAY]).await?),
             false => None,
         };
         let types: Vec<Type> = parameters.iter().map(|(_, of)| of.clone()).collect();

@@ -168,7 +168,6 @@ impl PostgresStore {
     ) -> Result<Vec<Row>, StoreError> {
         let client = self.client().await?;
         let begin = sql::begin(lock_wait);
-        let lock = guards::lock();
         // Sent one after the other without waiting: one round trip for the whole transaction.
         let answers = async {
             let guarded = async {
@@ -176,7 +175,7 @@ impl PostgresStore {
                     [] => Ok(()),
                     locks => {
                         let locks: Parameter<'_> = (&locks, Type::INT4_ARRAY);
-                        client.query_typed(&lock, &[locks]).await.map(|_| ())
+                        client.query_typed(guards::LOCK, &[locks]).await.map(|_| ())
                     }
                 }
             };
