@@ -560,3 +560,28 @@ fn a_new_proposal_forgets_who_settled_the_old_one() {
     assert_eq!((story.row().settlement.clone(), story.row().settled_at), (None, None));
     assert_eq!(story.kinds(), [EventKind::Proposed]);
 }
+
+/// What was reported before it was ever begun has passed no gate: it does when it is retried.
+#[test]
+fn what_was_never_begun_passes_the_gates_at_its_retry() {
+    let mut story = Story::under(gated());
+    story.facts.orphans = vec![plain_event(State::Unknown, START)];
+    let mut story = story.begin(1).wait(DAY);
+    story.facts.orphans.clear();
+    let mut story = story.resolved(&Resolution::NotExecuted);
+    assert_eq!(story.state(), State::Failed);
+    assert_eq!(words(&story.ask(&call(2))), "EXECUTE RETRY", "its arguments need nobody");
+    story.facts.approval_required = true;
+    assert_eq!(words(&story.ask(&call(2))), "AWAIT_APPROVAL");
+}
+
+/// A success that was reported without a grant may be the one that was approved.
+#[test]
+fn what_was_approved_and_contradicted_waits_for_a_person() {
+    let mut story = Story::gated().begin(1).approved();
+    story.row.as_mut().unwrap().conflict = true;
+    story.row.as_mut().unwrap().needs_attention = true;
+    assert_eq!(words(&story.ask(&call(1))), "HOLD NEEDS_ATTENTION");
+    let story = story.resolved(&Resolution::Acknowledged);
+    assert_eq!(words(&story.ask(&call(1))), "EXECUTE APPROVED");
+}

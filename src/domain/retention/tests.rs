@@ -1,7 +1,7 @@
 use super::*;
 use crate::domain::{
     attempt::Fate, canonical_json::Pointer, decision::Decision, event::Provenance, fixtures::*,
-    review::Resolution,
+    review::Resolution, tool::ApprovalRule,
 };
 
 /// The row's term, as a store reads it.
@@ -93,6 +93,30 @@ fn what_a_person_has_not_seen_yet_is_kept() {
     assert_eq!(decided(&story, None), Retention::Keep(story.now() + DAY));
     let story = story.resolved(&Resolution::Acknowledged);
     assert_eq!(decided(&story, None), Retention::Prune);
+}
+
+/// A late success contradicts the tombstone: its facts are for a person, and must not go unseen.
+#[test]
+fn a_tombstone_that_a_person_has_not_seen_is_not_purged() {
+    let story = Story::under(plain()).begin(1).failed(1).begin(2).completed(2, "r").wait(30 * DAY);
+    let mut story = pruned(story);
+    let at = Some(story.now());
+    story.row.as_mut().unwrap().needs_attention = true;
+    let story = story.wait(400 * DAY);
+    assert_eq!(decided(&story, at), Retention::Keep(story.now() + DAY));
+    let story = story.resolved(&Resolution::Acknowledged);
+    assert_eq!(decided(&story, at), Retention::Purge);
+}
+
+/// What was approved is forgotten with the arguments: whoever retries it asks a person again.
+#[test]
+fn a_failed_tombstone_forgets_its_approval() {
+    let mut policy = gated();
+    policy.approval = Some(ApprovalRule { expires: HOUR, valid_for: 90 * DAY });
+    let story = Story::under(policy).begin(1).approved().begin(1).failed(1);
+    assert_eq!(words(&story.ask(&call(2))), "EXECUTE RETRY");
+    let story = pruned(story.wait(30 * DAY));
+    assert_eq!(words(&story.ask(&call(2))), "AWAIT_APPROVAL");
 }
 
 #[test]

@@ -29,6 +29,8 @@ const DECISIONS: &[(&str, Told, bool, Answered, State)] = &[
     ("pending", proposed, NO, Ok(()), S::Denied),
     ("approved", || proposed().approved(), YES, Ok(()), S::Approved),
     ("approved", || proposed().approved(), NO, Err(R::AlreadyDecided), S::Approved),
+    ("lapsed", || proposed().approved().wait(HOUR), YES, Err(R::AlreadyDecided), S::Approved),
+    ("lapsed, swept", || proposed().approved().wait(HOUR).expired(), YES, Err(R::AlreadyDecided), S::Denied),
     ("denied", || proposed().denied(), NO, Ok(()), S::Denied),
     ("denied", || proposed().denied(), YES, Err(R::AlreadyDecided), S::Denied),
     ("expired", || proposed().wait(72 * HOUR).expired(), YES, Err(R::AlreadyDecided), S::Denied),
@@ -216,4 +218,13 @@ fn an_etag_changes_with_what_a_person_decides_on_and_not_with_counters() {
     }
     let proposed = proposed();
     assert_ne!(proposed.clone().approved().row().etag(), proposed.row().etag());
+}
+
+#[test]
+fn a_yes_that_nobody_uses_runs_out() {
+    let story = proposed().approved().wait(HOUR - SECOND).expired();
+    assert_eq!(story.state(), State::Approved);
+    let story = story.wait(SECOND).expired();
+    assert_eq!((story.state(), story.row().first_look_at()), (State::Denied, None));
+    assert_eq!(words(&story.ask(&call(2))), "AWAIT_APPROVAL");
 }
