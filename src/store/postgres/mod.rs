@@ -191,25 +191,6 @@ impl PostgresStore {
         }
     }
 
-    /// As `write_one`, and again where a deadlock threw it out.
-    async fn write_again(
-        &self,
-        statement: &str,
-        parameters: &[Parameter<'_>],
-    ) -> Result<Vec<Row>, StoreError> {
-        let mut retries = 0;
-        loop {
-            match self.write_one(statement, parameters, LOCK_WAIT).await {
-                Err(StoreError::Unavailable(error))
-                    if is_conflict(&error) && retries < DEADLOCK_RETRIES_MAX =>
-                {
-                    retries += 1;
-                }
-                other => return other,
-            }
-        }
-    }
-
     async fn try_write(
         &self,
         writes: &[&Write],
