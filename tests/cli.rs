@@ -387,8 +387,8 @@ fn a_person_decides_on_what_was_looked_at() {
     assert!(stale.starts_with("intent-ledger: ETAG_MISMATCH: "), "{stale}");
     let approve = ["approve", &key, "--etag", &etag];
     let said = server.run(&[&approve[..], &because].concat()).exits(0);
-    assert!(said.stdout.starts_with("state:           APPROVED\n"), "{}", said.stdout);
-    assert!(said.stdout.contains("\nruns out:        20"), "{}", said.stdout);
+    assert!(said.stdout.starts_with("state:     APPROVED\n"), "{}", said.stdout);
+    assert!(said.stdout.contains("\nruns out:  20"), "{}", said.stdout);
     let late = ["deny", &key, "--latest"];
     let late = server.run(&[&late[..], &because].concat()).exits(1).stderr;
     assert!(late.contains("ALREADY_DECIDED"), "{late}");

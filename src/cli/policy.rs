@@ -13,6 +13,8 @@ use crate::policy::{Mistake, Policy, PolicyError};
 
 const CHECK_EXAMPLE: &str = "\
 Each mistake is one line, FILE:LINE:COLUMN: key: problem, and makes the exit status 1.
+What rests on the store is told by the server that reads the file: over an embedded store it
+refuses downstream.same_transaction = true.
 
 Example:
   $ intent-ledger policy check policy.toml

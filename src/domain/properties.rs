@@ -243,9 +243,9 @@ impl History {
         let Some(before) = self.story.row.clone() else { return };
         let led_to = self.story.look();
         let after = self.story.row().clone();
-        if before.state == State::AwaitingApproval {
+        if matches!(before.state, State::AwaitingApproval | State::Approved) {
             let asked = before.approval.as_ref().expect("a proposal has its terms");
-            let over = self.story.now() >= asked.expires_at;
+            let over = self.story.now() >= asked.good_until();
             assert_eq!(matches!(led_to, Look::Expired(_)), over, "{led_to:?}");
             assert_eq!(after.state == State::Denied, over);
             return;

@@ -10,6 +10,7 @@ use intent_ledger::{
     },
     store::row_id,
 };
+use sha2::Digest;
 use tokio_postgres::{Client, error::SqlState};
 
 use crate::support::{
@@ -174,13 +175,17 @@ async fn every_refusal_has_a_code_and_changes_nothing() {
         (&shouted, own, 1, "IL005"),
         ("", own, 1, "IL005"),
         (&key, None, 1, "IL005"),
-        (&key, own, 256 * 1024 + 1, "IL005"),
     ];
     for (key, attempt_id, bytes, expected) in refused {
         assert_eq!(code(call(key, attempt_id, bytes).await), expected);
     }
     assert_eq!(server.store.rows().await, before);
-    call(&key, own, 256 * 1024).await.unwrap();
+    // A result that is too large is cut, as Complete does it.
+    call(&key, own, 256 * 1024 + 1).await.unwrap();
+    let cut = look(agent, &key).await;
+    assert_eq!((cut.result.unwrap().len(), cut.result_truncated), (256 * 1024, true));
+    let whole = sha2::Sha256::digest(vec![0_u8; 256 * 1024 + 1]);
+    assert_eq!(cut.result_sha256, const_hex::encode(whole));
     // Its own caller too: what it has done this time must not stand beside the first.
     assert_eq!(code(call(&key, own, 1).await), "IL003");
 }
@@ -229,6 +234,9 @@ async fn an_application_needs_no_right_but_that_to_complete() {
     let make = format!(
         "CREATE ROLE {role}; GRANT INSERT ON effects TO {role}; CREATE SCHEMA decoy;
          CREATE TABLE decoy.intents (LIKE public.intents);
+         CREATE FUNCTION public.convert_to(text, text) RETURNS bytea LANGUAGE sql
+             AS 'SELECT ''taken''::bytea';
+         CREATE FUNCTION public.sha256(text) RETURNS bytea LANGUAGE sql AS 'SELECT ''taken''::bytea';
          GRANT ALL ON SCHEMA decoy TO {role}; SET search_path = decoy, public; SET ROLE {role}"
     );
     session.batch_execute(&make).await.unwrap();
@@ -248,6 +256,24 @@ async fn an_application_needs_no_right_but_that_to_complete() {
         .batch_execute(&format!("RESET ROLE; DROP OWNED BY {role}; DROP ROLE {role}"))
         .await
         .unwrap();
+}
+
+/// Whoever reads COMPLETED must not lose it by a crash, however little the application's own commits are
+/// worth to it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_completion_is_durable_whatever_the_application_has_set() {
+    let server = world().await;
+    let mut session = server.store.postgres().await;
+    let first = granted(&server, "e-1").await;
+    session.batch_execute("SET synchronous_commit = off").await.unwrap();
+    let transaction = session.transaction().await.unwrap();
+    let call = "SELECT intent_ledger.complete($1, $2::text::uuid, $3)";
+    transaction.execute(call, &[&key_of(&first), &first.attempt_id, &&b"1"[..]]).await.unwrap();
+    let setting = transaction.query_one("SHOW synchronous_commit", &[]).await.unwrap();
+    assert_eq!(setting.get::<_, &str>(0), "on", "at the commit");
+    transaction.commit().await.unwrap();
+    let setting = session.query_one("SHOW synchronous_commit", &[]).await.unwrap();
+    assert_eq!(setting.get::<_, &str>(0), "off", "it is the application's again");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

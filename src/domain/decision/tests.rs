@@ -572,7 +572,7 @@ fn what_was_never_begun_passes_the_gates_at_its_retry() {
     assert_eq!(story.state(), State::Failed);
     assert_eq!(words(&story.ask(&call(2))), "EXECUTE RETRY", "its arguments need nobody");
     story.facts.approval_required = true;
-    assert_eq!(words(&story.ask(&call(2))), "AWAIT_APPROVAL");
+    assert_eq!(words(&story.ask(&call(2))), "AWAIT_APPROVAL, new");
 }
 
 /// A success that was reported without a grant may be the one that was approved.

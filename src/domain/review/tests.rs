@@ -102,10 +102,11 @@ fn a_yes_is_good_from_the_decision_for_as_long_as_the_policy_says() {
 
 #[test]
 fn only_a_proposal_whose_time_is_over_expires() {
-    let lines: [(Told, State); 4] = [
+    let lines: [(Told, State); 5] = [
         (|| proposed().wait(72 * HOUR - SECOND), S::AwaitingApproval),
         (|| proposed().wait(72 * HOUR), S::Denied),
-        (|| proposed().approved().wait(400 * DAY), S::Approved),
+        (|| proposed().wait(HOUR).approved().wait(HOUR - SECOND), S::Approved),
+        (|| proposed().approved().wait(400 * DAY), S::Denied),
         (|| begun(plain()).wait(400 * DAY), S::Started),
     ];
     for (story, state) in lines {
@@ -226,5 +227,5 @@ fn a_yes_that_nobody_uses_runs_out() {
     assert_eq!(story.state(), State::Approved);
     let story = story.wait(SECOND).expired();
     assert_eq!((story.state(), story.row().first_look_at()), (State::Denied, None));
-    assert_eq!(words(&story.ask(&call(2))), "AWAIT_APPROVAL");
+    assert_eq!(words(&story.ask(&call(2))), "AWAIT_APPROVAL, new");
 }

@@ -41,8 +41,9 @@ use crate::domain::{event::Event, identity::Key, intent::State, time::Timestamp}
 
 pub use schema::migrate;
 
-/// How long counting up waits for a row that somebody's transaction holds: it holds others meanwhile.
-const TOUCH_LOCK_WAIT: Duration = Duration::from_millis(10);
+/// Rows that are counted up together: what waits for one that somebody's transaction holds, holds the
+/// others meanwhile.
+const TOUCHED_TOGETHER_MAX: usize = 64;
 
 /// How often a batch that a deadlock threw out is tried again before its callers are told.
 const DEADLOCK_RETRIES_MAX: usize = 5;
@@ -205,25 +206,6 @@ impl PostgresStore {
             self.write_prepared(statement, parameters, locks).await
         } else {
             self.write_unprepared(statement, parameters, locks, lock_wait).await
-        }
-    }
-
-    /// As `write_one`, and again where a deadlock threw it out.
-    async fn write_again(
-        &self,
-        statement: &str,
-        parameters: &[Parameter<'_>],
-    ) -> Result<Vec<Row>, StoreError> {
-        let mut retries = 0;
-        loop {
-            match self.write_one(statement, parameters, &[], LOCK_WAIT).await {
-                Err(StoreError::Unavailable(error))
-                    if is_conflict(&error) && retries < DEADLOCK_RETRIES_MAX =>
-                {
-                    retries += 1;
-                }
-                other => return other,
-            }
         }
     }
 
@@ -488,14 +470,21 @@ impl Store for PostgresStore {
     async fn touch(&self, touches: &[Touch]) -> Result<(), StoreError> {
         let mut sorted = touches.to_vec();
         sorted.sort_by_key(|touch| touch.id);
-        let mut parts = vec![sorted.as_slice()];
+        let mut parts: Vec<&[Touch]> = sorted.chunks(TOUCHED_TOGETHER_MAX).collect();
         while let Some(part) = parts.pop() {
             let ids: Vec<Uuid> = part.iter().map(|touch| touch.id).collect();
             let replays: Vec<i64> =
                 part.iter().map(|touch| i64::try_from(touch.replays).unwrap_or(i64::MAX)).collect();
             let parameters: [Parameter<'_>; 2] =
                 [(&ids, Type::UUID_ARRAY), (&replays, Type::INT8_ARRAY)];
-            match self.write_one(sql::TOUCH, &parameters, &[], TOUCH_LOCK_WAIT).await {
+            // A session of our own has its bound on lock waits; one that a pooler lends has to be told.
+            let touched = match self.statements {
+                Statements::Named => self.query(sql::TOUCH, &parameters).await,
+                Statements::Unnamed => {
+                    self.write_unprepared(sql::TOUCH, &parameters, &[], LOCK_WAIT).await
+                }
+            };
+            match touched {
                 // Somebody's transaction holds one of the rows: the others go without it.
                 Err(StoreError::Locked(_)) if part.len() > 1 => {
                     let (first, second) = part.split_at(part.len() / 2);
@@ -504,7 +493,7 @@ impl Store for PostgresStore {
                 Err(StoreError::Locked(_)) => {
                     tracing::debug!(id = %ids[0], "a row that is held was not counted up");
                 }
-                written => drop(written?),
+                touched => drop(touched?),
             }
         }
         Ok(())

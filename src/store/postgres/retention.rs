@@ -7,14 +7,15 @@ use tokio_postgres::{Row, types::Type};
 use uuid::Uuid;
 
 use super::{
-    Parameter, PostgresStore,
+    DEADLOCK_RETRIES_MAX, Parameter, PostgresStore,
+    fault::is_conflict,
     parameters::{micros, time},
     signed, unsigned,
 };
 use crate::{
     domain::{retention::Term, time::Timestamp},
     store::{
-        StoreError, Version,
+        LOCK_WAIT, StoreError, Version,
         codes::state_from_code,
         columns::Columns,
         retention::{Filed, Kept, NextLook, Retention, Tombstone},
@@ -200,6 +201,27 @@ impl Retention for PostgresStore {
         ];
         self.write_again(FILE, &parameters).await?;
         Ok(())
+    }
+}
+
+impl PostgresStore {
+    /// As `write_one`, and again where a deadlock threw it out.
+    async fn write_again(
+        &self,
+        statement: &str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Vec<Row>, StoreError> {
+        let mut retries = 0;
+        loop {
+            match self.write_one(statement, parameters, &[], LOCK_WAIT).await {
+                Err(StoreError::Unavailable(error))
+                    if is_conflict(&error) && retries < DEADLOCK_RETRIES_MAX =>
+                {
+                    retries += 1;
+                }
+                other => return other,
+            }
+        }
     }
 }
 
