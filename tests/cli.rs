@@ -397,12 +397,8 @@ fn a_person_decides_on_what_was_looked_at() {
     // What is decided on is shown to a person first, with its arguments.
     let (_, key) = ask("b");
     let said = server.run(&[&["deny", &key, "--latest"][..], &because].concat()).exits(0);
-    assert!(
-        said.stderr.starts_with("to deny:\nstate:           AWAITING_APPROVAL"),
-        "{}",
-        said.stderr
-    );
-    let arguments = r#"arguments:       {"order":"b","amount":400}"#;
+    assert!(said.stderr.starts_with("to deny:\nstate:      AWAITING_APPROVAL"), "{}", said.stderr);
+    let arguments = r#"arguments:  {"order":"b","amount":400}"#;
     assert!(said.stderr.contains(arguments), "{}", said.stderr);
     assert!(said.stdout.contains(" OPERATOR ada the parcel came back\n"), "{}", said.stdout);
     assert_eq!(ask("b").0, "REFUSE");

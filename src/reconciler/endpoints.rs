@@ -39,7 +39,19 @@ pub struct Endpoints {
 }
 
 /// What a question comes to that could not be sent.
-pub(super) struct NotSent(pub(super) Answer);
+pub(super) struct NotSent(Box<Answer>);
+
+impl NotSent {
+    /// No question can be made of it, now or later.
+    pub(super) fn unmapped(note: impl Into<String>) -> Self {
+        Self(Box::new(Answer::unmapped(note)))
+    }
+
+    /// Something of ours is missing, such as a secret.
+    pub(super) fn unreachable(note: impl Into<String>) -> Self {
+        Self(Box::new(Answer::unreachable(note)))
+    }
+}
 
 /// What is known of one endpoint.
 struct Known {
@@ -87,7 +99,7 @@ impl Endpoints {
 
 /// A question that is ready to be sent.
 enum Prepared<'a> {
-    Http(reqwest::Request, &'a HttpFace),
+    Http(Box<reqwest::Request>, &'a HttpFace),
     Grpc(Box<grpc::Call>),
 }
 
@@ -110,7 +122,7 @@ impl Downstream for Endpoints {
             Face::Http(face) => self
                 .http
                 .prepare(endpoint, face, question)
-                .map(|request| Prepared::Http(request, face)),
+                .map(|request| Prepared::Http(Box::new(request), face)),
             Face::Grpc(face) => self.grpc.prepare(endpoint, face, question).map(Prepared::Grpc),
         };
         let prepared = match prepared {
@@ -119,7 +131,7 @@ impl Downstream for Endpoints {
                 // Nothing is sent, so nothing is learnt of the endpoint.
                 metrics::probe(word(&answer), Duration::ZERO);
                 self.tell_unsent(&endpoint.origin, question, &answer);
-                return Ok(answer);
+                return Ok(*answer);
             }
         };
         // A question that would wait longer than for its answer is not asked: its claim would lapse.
@@ -131,7 +143,7 @@ impl Downstream for Endpoints {
         let began = monotonic();
         let answer = match prepared {
             Prepared::Http(request, face) => {
-                self.http.ask(request, face, question, result_bytes_max).await
+                self.http.ask(*request, face, question, result_bytes_max).await
             }
             Prepared::Grpc(call) => {
                 self.grpc.ask(call, endpoint.timeout, question, result_bytes_max).await

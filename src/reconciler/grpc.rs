@@ -52,7 +52,7 @@ impl GrpcProbe {
         face: &GrpcFace,
         question: &Question,
     ) -> Result<Box<Call>, NotSent> {
-        let not_sent = |note: String| NotSent(Answer::unreachable(note));
+        let not_sent = |note: String| NotSent::unreachable(note);
         let channel = self.channel(&face.target, endpoint.timeout);
         let channel = channel.map_err(|error| not_sent(error.to_string()))?;
         let mut request = Request::new(GetEffectRequest {

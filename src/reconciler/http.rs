@@ -42,23 +42,21 @@ impl HttpProbe {
         question: &Question,
     ) -> Result<Request, NotSent> {
         // No question can be made of it, now or later.
-        let url =
-            face.url(question).map_err(|missing| NotSent(Answer::unmapped(missing.to_string())))?;
+        let url = face.url(question).map_err(|missing| NotSent::unmapped(missing.to_string()))?;
         let Ok(method) = Method::from_bytes(face.method.as_bytes()) else {
-            return Err(NotSent(Answer::unmapped("the method is none of HTTP")));
+            return Err(NotSent::unmapped("the method is none of HTTP"));
         };
         let mut request = self.client.request(method, url).timeout(endpoint.timeout);
         for header in &endpoint.headers {
             let value = header
                 .value(|name| std::env::var(name).ok())
-                .map_err(|missing| NotSent(Answer::unreachable(missing.to_string())))?;
+                .map_err(|missing| NotSent::unreachable(missing.to_string()))?;
             let value = HeaderValue::try_from(value);
-            let mut value =
-                value.map_err(|error| NotSent(Answer::unreachable(error.to_string())))?;
+            let mut value = value.map_err(|error| NotSent::unreachable(error.to_string()))?;
             value.set_sensitive(true);
             request = request.header(&header.name, value);
         }
-        request.build().map_err(|error| NotSent(Answer::unmapped(cause(&error))))
+        request.build().map_err(|error| NotSent::unmapped(cause(&error)))
     }
 
     pub(super) async fn ask(

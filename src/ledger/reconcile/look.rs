@@ -144,7 +144,7 @@ struct Settled {
     /// When to look again.
     next: Option<Next>,
     /// The intent, if the answer has completed it.
-    completed: Option<Intent>,
+    completed: Option<Box<Intent>>,
 }
 
 impl Ledger {
@@ -421,7 +421,7 @@ impl Ledger {
         });
         let verdict = if mattered { verdict(&answer, &after) } else { Verdict::Outdated };
         let looked = Looked::new(before, &after, verdict, probes, note(&answer));
-        let completed = (verdict == Verdict::Completed).then_some(after);
+        let completed = (verdict == Verdict::Completed).then(|| Box::new(after));
         Ok(Settled { looked: Some(looked), next, completed })
     }
 
@@ -448,7 +448,7 @@ impl Ledger {
     async fn flag_shared(&self, settled: &[Settled]) -> Result<(), LedgerError> {
         let completed: Vec<(&Intent, DownstreamObject)> = settled
             .iter()
-            .filter_map(|it| it.completed.as_ref())
+            .filter_map(|it| it.completed.as_deref())
             .filter_map(|it| Some((it, object_of(it, it.downstream_ref.as_ref()?))))
             .collect();
         if completed.is_empty() {
