@@ -7,11 +7,12 @@ use tokio_postgres::{Row, types::Type};
 use uuid::Uuid;
 
 use super::{
-    PostgresStore, WRITE_WAIT_MAX, answered,
+    PostgresStore,
     connect::{Busy, Parameter, run, within},
     fault::is_conflict,
     parameters::{micros, time},
     signed, unsigned,
+    write::{WRITE_WAIT_MAX, answered},
 };
 use crate::{
     domain::{
