@@ -14,7 +14,7 @@ use crate::{ids, proto::v1};
 
 const EXAMPLE: &str = "\
 Example:
-  $ intent-ledger begin send_email --run run-1 --business-id order=8812 \\
+  $ intent-ledger begin open_ticket --run run-1 --business-id order=8812 \\
         --args '{\"to\":\"ada@example.com\",\"subject\":\"Refund\"}' --free-text /subject
   decision:        EXECUTE
   …

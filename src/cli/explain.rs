@@ -18,7 +18,8 @@ use crate::{
 
 const EXAMPLE: &str = "\
 Tells in the order of time who asked for the effect, what each asker changed, which layer repeated the
-call, what it was answered, and what was reported; and in the end where the intent stands now.
+call, what it was answered, and what was out of the ordinary; and in the end where the intent stands
+now. An ordinary failure of an earlier attempt leaves no line: the newest one's words are kept.
 
 The layers:
   TRANSPORT      an HTTP or gRPC client sent the same attempt again

@@ -15,7 +15,7 @@ embedded store is migrated by `serve` itself.
 
 Example:
   $ intent-ledger migrate --store postgres://ledger@db.internal/ledger
-  schema: version 0 → 1";
+  schema: version 0 → 6";
 
 /// Flags of `migrate`.
 #[derive(Debug, Args)]

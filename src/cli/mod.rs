@@ -41,9 +41,9 @@ use clap::{Parser, Subcommand};
 const EXAMPLE: &str = "\
 Try it, with the server in one terminal and the calls in another:
   $ intent-ledger serve
-  $ intent-ledger begin send_email --run run-1 --business-id order=8812
+  $ intent-ledger begin open_ticket --run run-1 --business-id order=8812
   $ intent-ledger complete KEY --attempt ID --result sent
-  $ intent-ledger begin send_email --run run-1 --business-id order=8812
+  $ intent-ledger begin open_ticket --run run-1 --business-id order=8812
 
 Exit status: 0 done, 1 the server or the store said no, 64 bad usage.";
 

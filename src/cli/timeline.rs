@@ -76,7 +76,8 @@ pub(super) fn stands(explained: &Explained) -> String {
                 .to_owned()
         }
         IntentState::Unknown => {
-            "Somebody tried, and nobody knows whether it happened: do not repeat it".to_owned()
+            "Somebody tried, and nobody knows whether it happened; only Begin may say to repeat it"
+                .to_owned()
         }
         IntentState::Completed if intent.result.is_none() && !intent.result_sha256.is_empty() => {
             "It happened; its result is no longer kept, and repeats are told so".to_owned()
@@ -85,7 +86,7 @@ pub(super) fn stands(explained: &Explained) -> String {
             "It happened once; whoever asks again is given the first result".to_owned()
         }
         IntentState::Failed => {
-            "It did not happen; another attempt is given where the policy has one left".to_owned()
+            "It did not happen; Begin says whether the policy has an attempt left".to_owned()
         }
         IntentState::Denied => "It did not happen: a person said no, or nobody decided".to_owned(),
         IntentState::Unspecified => "This program does not know its state".to_owned(),

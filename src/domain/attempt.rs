@@ -245,6 +245,7 @@ impl Layer {
         } else if same_run
             && repeat.step_id == first.step_id
             && repeat.tool_call_id == first.tool_call_id
+            && !(repeat.step_id.is_empty() && repeat.tool_call_id.is_empty())
         {
             Self::Orchestrator
         } else {
@@ -299,5 +300,9 @@ mod tests {
         for (repeat, layer) in rows {
             assert_eq!(Layer::of(&first, &repeat), layer, "{repeat:?}");
         }
+        // A run alone does not tell who in it asked again.
+        let bare = Provenance { step_id: "", tool_call_id: "", ..first };
+        let again = Provenance { attempt_id: id(2), ..bare };
+        assert_eq!(Layer::of(&bare, &again), Layer::UnknownLayer);
     }
 }

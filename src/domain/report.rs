@@ -36,6 +36,9 @@ pub enum Refusal {
     /// Nobody had approved it.
     #[error("the intent had not been approved, so nothing may have been executed")]
     NotStarted,
+    /// There is no proposal to decide on.
+    #[error("the intent awaits no approval: look at it, and resolve it if its outcome is unknown")]
+    NotProposed,
     /// This attempt never held the right to execute.
     #[error("the attempt was never granted for this intent")]
     NotGranted,
@@ -57,7 +60,7 @@ pub enum Refusal {
     #[error("the intent has changed since the etag was read; look again")]
     EtagMismatch,
     /// A person has decided the opposite.
-    #[error("the proposal has already been decided otherwise")]
+    #[error("the proposal has already been decided otherwise, or has run out")]
     AlreadyDecided,
     /// The approver is the one who proposed.
     #[error("whoever proposed it must not approve it")]
@@ -74,7 +77,7 @@ pub enum LostLease {
     #[error("a newer attempt was granted")]
     Superseded,
     /// The attempt has been settled.
-    #[error("the attempt has been settled")]
+    #[error("the attempt has been settled, or its outcome is unknown")]
     Settled,
 }
 

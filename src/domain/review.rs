@@ -59,7 +59,7 @@ fn decide(
         return Ok(Outcome::unchanged(intent, Err(Refusal::OwnProposal)));
     }
     match intent.approval.as_ref().map(|approval| &approval.verdict) {
-        None => return Ok(Outcome::unchanged(intent, Err(Refusal::NotStarted))),
+        None => return Ok(Outcome::unchanged(intent, Err(Refusal::NotProposed))),
         Some(verdict)
             if matches!(
                 (verdict, yes),

@@ -80,6 +80,7 @@ fn status_with(error: &LedgerError, effect: bool) -> Status {
                 | Refusal::AlreadySettled
                 | Refusal::EvidenceRequired
                 | Refusal::NotStarted
+                | Refusal::NotProposed
                 | Refusal::NotGranted
                 | Refusal::UseTransaction
                 | Refusal::AlreadyDecided
@@ -165,6 +166,7 @@ fn refused(refusal: Refusal) -> (&'static str, &'static str) {
         Refusal::AlreadySettled => ("ALREADY_SETTLED", "STOP"),
         Refusal::EvidenceRequired => ("EVIDENCE_REQUIRED", "SEND_EVIDENCE"),
         Refusal::NotStarted => ("NOT_STARTED", "TELL_AN_OPERATOR"),
+        Refusal::NotProposed => ("NOT_STARTED", "LOOK_AGAIN"),
         Refusal::NotGranted => ("NOT_GRANTED", "BEGIN"),
         Refusal::UseTransaction => ("USE_TRANSACTION", "COMPLETE_IN_TRANSACTION"),
         Refusal::LeaseLost(_) => ("LEASE_LOST", "STOP_AND_SETTLE"),

@@ -37,7 +37,7 @@ const DECISIONS: &[(&str, Told, bool, Answered, State)] = &[
     ("expired unswept", || proposed().wait(72 * HOUR), YES, Err(R::AlreadyDecided), S::Denied),
     ("spent", || proposed().approved().begin(1), YES, Ok(()), S::Started),
     ("spent", || proposed().approved().begin(1), NO, Err(R::AlreadyDecided), S::Started),
-    ("never gated", || begun(plain()), YES, Err(R::NotStarted), S::Started),
+    ("never gated", || begun(plain()), YES, Err(R::NotProposed), S::Started),
 ];
 
 #[test]

@@ -471,12 +471,14 @@ impl Store for PostgresStore {
             let key: Vec<u8> = row.get(0);
             Some((Key::from_bytes(key.try_into().ok()?), micros(row.get(1))))
         });
-        Ok(Diagnosis {
-            product: format!("PostgreSQL {product}"),
-            settings: settings::read(&*self.client().await?).await.map_err(nothing_written)?,
-            now: self.now().await?,
-            oldest_unsettled,
-        })
+        // One after the other: whoever looks a store over has a single connection.
+        let settings = {
+            let client = self.client().await?;
+            settings::read(&client).await.map_err(nothing_written)?
+        };
+        let now = self.now().await?;
+        let product = format!("PostgreSQL {product}");
+        Ok(Diagnosis { product, settings, now, oldest_unsettled })
     }
 
     fn writers(&self) -> usize {
