@@ -17,8 +17,9 @@ use intent_ledger::{
     },
     ids,
     store::{
-        Cursor, Filter, Found, LOCK_WAIT, ORPHANS_PER_NAMESPACE_MAX, OrphanFact, Reference, RowKey,
-        Store, Stored, StoredPolicies, StoredPolicy, Touch, Write, Written, row_id,
+        self, Cursor, Filter, Found, LOCK_WAIT, ORPHANS_PER_NAMESPACE_MAX, OrphanFact, Reference,
+        RowKey, Store, StoreOptions, Stored, StoredPolicies, StoredPolicy, Touch, Write, Written,
+        row_id,
     },
 };
 
@@ -698,7 +699,10 @@ on_every_store! {
     }
 
     async fn a_diagnosis_names_the_settings_and_the_oldest_unsettled_intent(kind) {
-        let store = TestStore::new(kind).await.open().await;
+        // Over one connection, as `doctor` has it.
+        let test = TestStore::new(kind).await;
+        let options = StoreOptions { connections_max: 1, ..test.options() };
+        let store = store::open(&options).await.unwrap();
         let empty = store.diagnose().await.unwrap();
         assert_eq!(empty.oldest_unsettled, None);
         assert!(!empty.settings.is_empty());

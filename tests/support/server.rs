@@ -76,7 +76,7 @@ impl TestStore {
         }
     }
 
-    fn options(&self) -> StoreOptions {
+    pub(crate) fn options(&self) -> StoreOptions {
         StoreOptions { statements: self.statements, ..StoreOptions::new(&self.address) }
     }
 
