@@ -25,6 +25,10 @@ DECLARE
         -- The default of max_result_bytes: what a policy says otherwise is not known here.
         bytes_max constant integer := 262144;
         backslash constant text := chr(92);
+        -- An escaped NUL, which no jsonb takes; not the end of an escaped backslash and plain letters.
+        escaped_nul constant text := '(?<!' || repeat(backslash, 2) || ')((?:' || repeat(backslash, 4) || ')*)'
+            || repeat(backslash, 2) || 'u0000';
+        no_nul constant text := backslash || '1' || repeat(backslash, 2) || 'ufffd';
         there record;
     BEGIN
         IF coalesce(complete.key, '') !~ '^[0-9a-f]{64}$' THEN
@@ -66,12 +70,12 @@ DECLARE
             result_truncated = coalesce(octet_length(complete.result) > bytes_max, false),
             needs_attention = i.conflict, provenance = 1, settled_at = clock.at,
             details = CASE WHEN i.details ~ '"(kept|approval)":' THEN jsonb_set(
-                replace(i.details, backslash || 'u0000', backslash || 'ufffd')::jsonb - 'kept',
+                regexp_replace(i.details, escaped_nul, no_nul, 'g')::jsonb - 'kept',
                 '{approval,arguments_json}', '""', false)::text ELSE i.details END
         FROM (SELECT clock_timestamp() AS at) clock
         WHERE i.id = row_id AND i.key = decode(complete.key, 'hex')
           AND i.attempt_id = complete.attempt_id AND i.state IN (3, 4) AND i.fate IN (1, 5)
-          AND replace(i.details, backslash || 'u0000', backslash || 'ufffd')::jsonb
+          AND regexp_replace(i.details, escaped_nul, no_nul, 'g')::jsonb
               @> '{"promise": {"same_transaction": true}}';
         IF FOUND THEN
             RETURN;

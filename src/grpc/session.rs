@@ -4,7 +4,7 @@
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
-use futures::FutureExt;
+use futures::{FutureExt, StreamExt};
 use prost::Message;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
@@ -27,6 +27,10 @@ const ITEMS_MAX_U32: u32 = 2048;
 /// Answers that may wait for the receiver; what is over keeps its item under way.
 const ANSWERS_MAX: usize = 256;
 
+/// KiB of answers of one stream that may wait for the receiver. While there are more, no further item is
+/// read: who asks for large results and does not take them must not fill our memory with them.
+const ANSWERS_KIB_MAX: u32 = 4096;
+
 /// What the stream says once for all its items.
 type OfAll = (Deadline, Option<TraceId>);
 
@@ -39,9 +43,12 @@ pub(super) fn run(
     let (answers, stream) = mpsc::channel(ANSWERS_MAX);
     tokio::spawn(async move {
         let under_way = Arc::new(Semaphore::new(ITEMS_MAX));
+        let waiting = Arc::new(Semaphore::new(ANSWERS_KIB_MAX as usize));
         let end = loop {
             let room = Arc::clone(&under_way).acquire_owned();
             let Ok(room) = room.await else { return };
+            // Behind every answer that waits for its room.
+            drop(waiting.acquire().await);
             let next = service.draining().run_until_cancelled(requests.message());
             let request = match next.await {
                 Some(Ok(Some(request))) => request,
@@ -51,10 +58,12 @@ pub(super) fn run(
                 None => break Some(refuse(LedgerError::Stopping)),
             };
             let service = service.clone();
-            let answers = answers.clone();
+            let (answers, waiting) = (answers.clone(), Arc::clone(&waiting));
             tokio::spawn(async move {
                 let answer = guarded_item(&service, request, of_all).await;
-                answers.send(Ok(answer)).await.ok();
+                let size = u32::try_from(answer.encoded_len() / 1024).unwrap_or(u32::MAX);
+                let kept = waiting.acquire_many_owned(size.saturating_add(1).min(ANSWERS_KIB_MAX));
+                answers.send((Ok(answer), kept.await.ok())).await.ok();
                 drop(room);
             });
         };
@@ -62,10 +71,11 @@ pub(super) fn run(
         if let Some(status) = end
             && under_way.acquire_many(ITEMS_MAX_U32).await.is_ok()
         {
-            answers.send(Err(status)).await.ok();
+            answers.send((Err(status), None)).await.ok();
         }
     });
-    Box::pin(ReceiverStream::new(stream))
+    // Its room is free once an answer is taken.
+    Box::pin(ReceiverStream::new(stream).map(|(answer, _kept)| answer))
 }
 
 /// One item; a fault of ours in it is its answer, as for a unary call, and not a silence.

@@ -1,5 +1,7 @@
 //! ListIntents: pages of intents, newest first.
 
+use std::time::Duration;
+
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
@@ -87,6 +89,9 @@ fn fitting(rows: &[Stored]) -> usize {
         .count()
 }
 
+/// Past every row: a thousand years.
+const FAR: Duration = Duration::from_secs(1000 * 366 * 24 * 60 * 60);
+
 /// A token is good for the filter that it was made with only.
 fn write_token(cursor: Cursor, filter: &Filter) -> String {
     let mut token = cursor.created_at.micros().to_be_bytes().to_vec();
@@ -113,10 +118,12 @@ fn read_token(token: &str, filter: &Filter) -> Result<Option<Cursor>, Violation>
     if digest != filter_digest(filter) {
         return Err(invalid());
     }
-    Ok(Some(Cursor {
-        created_at: Timestamp::from_micros(i64::from_be_bytes(*created_at)),
-        id: Uuid::from_bytes(*id),
-    }))
+    let created_at = Timestamp::from_micros(i64::from_be_bytes(*created_at));
+    // What no clock of ours can have said is no token of ours, and no time to every store.
+    if !(Timestamp::default()..Timestamp::default() + FAR).contains(&created_at) {
+        return Err(invalid());
+    }
+    Ok(Some(Cursor { created_at, id: Uuid::from_bytes(*id) }))
 }
 
 fn filter_digest(filter: &Filter) -> [u8; 8] {

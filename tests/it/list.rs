@@ -134,7 +134,10 @@ on_both_stores! {
             ListIntentsRequest { tool: "a".into(), ..request.clone() },
             ListIntentsRequest { namespace: "other".into(), ..request.clone() },
             ListIntentsRequest { needs_attention: Some(false), ..request.clone() },
-            ListIntentsRequest { page_token: request.page_token.to_uppercase() + "0", ..request },
+            ListIntentsRequest { page_token: request.page_token.to_uppercase() + "0", ..request.clone() },
+            // A time that no clock has said.
+            ListIntentsRequest { page_token: format!("9{}", &request.page_token[1..]), ..request.clone() },
+            ListIntentsRequest { page_token: format!("6{}", &request.page_token[1..]), ..request },
         ] {
             let error = server.operator.clone().list_intents(other).await.unwrap_err();
             assert_eq!(reason(&error), "PAGE_TOKEN_INVALID");

@@ -15,8 +15,8 @@ use tokio_postgres::{Client, error::SqlState};
 
 use crate::support::{
     calls::{
-        self, Agent, attempt, begin, complete, completed, completion, error_of, expect, fail,
-        failure, key_of, keyed, look,
+        self, Agent, approval, approve, attempt, begin, complete, completed, completion, error_of,
+        expect, fail, failure, key_of, keyed, look,
     },
     dice::Dice,
     load::wait_until,
@@ -30,6 +30,10 @@ version = 1
 scope = "namespace"
 [tools.post]
 identity = ["/entry"]
+downstream.same_transaction = true
+[tools.pay]
+identity = ["/entry"]
+approval = { expires = "1h" }
 downstream.same_transaction = true
 [tools.mail]
 identity = ["/entry"]
@@ -226,6 +230,25 @@ async fn no_words_of_callers_hide_the_promise_or_feign_it() {
     assert_eq!(code(settle(&session, &ordinary, b"1").await), "IL004");
 }
 
+/// What a person was shown goes with the completion, and nothing else of the document changes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_person_was_shown_goes_with_the_completion() {
+    let server = world().await;
+    let agent = &server.agent;
+    let labels = [("words".to_owned(), r"\u0000 \\u0000 \".to_owned())];
+    let pay = keyed("pay", "", r#"{"entry":"e-1"}"#);
+    let pay = || BeginRequest { labels: labels.clone().into(), ..pay.clone() };
+    let asked = expect(agent, pay(), Decision::AwaitApproval, Reason::ApprovalRequired).await;
+    let shown = look(agent, &key_of(&asked)).await;
+    assert_eq!(shown.arguments_json, r#"{"entry":"e-1"}"#);
+    approve(&server.operator, approval(&shown, "ada")).await.unwrap();
+    let granted = expect(agent, pay(), Decision::Execute, Reason::Approved).await;
+    settle(&server.store.postgres().await, &granted, b"1").await.unwrap();
+    let settled = look(agent, &key_of(&granted)).await;
+    assert_eq!((settled.state(), settled.arguments_json.as_str()), (IntentState::Completed, ""));
+    assert_eq!(settled.labels, labels.into());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_application_needs_no_right_but_that_to_complete() {
     let server = world().await;
@@ -384,7 +407,7 @@ async fn an_embedded_store_refuses_the_policy() {
         + "[namespaces.acme.tools.mail]\ndownstream.same_transaction = true\n";
     let error = ledger.offer_policy(&offered).await.unwrap_err().to_string();
     let expected =
-        "tools.post, namespaces.acme.tools.mail: downstream.same_transaction = true needs";
+        "tools.pay, tools.post, namespaces.acme.tools.mail: downstream.same_transaction = true needs";
     assert!(error.starts_with(expected), "{error}");
     ledger.stop().await;
     // The old one stays.

@@ -16,7 +16,7 @@ use intent_ledger::proto::v1::{
 };
 use prost::Message;
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::UnboundedReceiverStream;
+use tokio_stream::wrappers::{ReceiverStream, UnboundedReceiverStream};
 use tonic::{Code, transport::Endpoint};
 use tonic_types::pb::ErrorInfo;
 
@@ -24,7 +24,8 @@ use crate::{
     on_both_stores,
     support::{
         calls::{
-            BeginResponseExt as _, CHARGE_POLICY, by_key, charge, completion, expect, key_of, span,
+            BeginResponseExt as _, CHARGE_POLICY, by_key, charge, completed, completion, expect,
+            key_of, span,
         },
         load::wait_until,
         server::{Kind, TestServer},
@@ -32,6 +33,32 @@ use crate::{
 };
 
 on_both_stores! {
+    /// Who asks for more than may wait for it is not read further, and gets all once he takes it.
+    async fn large_answers_wait_for_their_reader(kind) {
+        let server = TestServer::with_policy(kind, CHARGE_POLICY).await;
+        let large = vec![7; 256 * 1024];
+        let key = completed(&server.agent, charge("o-1", 1, "a"), &large).await.key;
+        let (items, stream) = mpsc::channel(1);
+        let mut answers =
+            server.agent.clone().session(ReceiverStream::new(stream)).await.unwrap().into_inner();
+        let asking = tokio::spawn(async move {
+            for sequence in 0..300 {
+                let item = Some(Asked::Lookup(by_key(&key)));
+                items.send(SessionRequest { sequence, item }).await.unwrap();
+            }
+        });
+        let mut seen = HashSet::new();
+        while let Some(answer) = answers.next().await {
+            let answer = answer.unwrap();
+            let Some(Answered::Lookup(found)) = answer.item else { panic!("{answer:?}") };
+            assert_eq!(found.intent.unwrap().result.as_deref(), Some(&large[..]));
+            assert!(seen.insert(answer.sequence));
+        }
+        assert_eq!(seen.len(), 300);
+        asking.await.unwrap();
+        server.stop().await;
+    }
+
     /// Section 4: answers find their items by the sequence; an item's error ends nothing.
     async fn a_session_answers_each_item_and_survives_their_errors(kind) {
         let (server, store) = TestServer::faulty(kind, Some(CHARGE_POLICY)).await;
