@@ -406,8 +406,7 @@ async fn an_embedded_store_refuses_the_policy() {
     let offered = POLICY.replace("version = 1", "version = 2")
         + "[namespaces.acme.tools.mail]\ndownstream.same_transaction = true\n";
     let error = ledger.offer_policy(&offered).await.unwrap_err().to_string();
-    let expected =
-        "tools.pay, tools.post, namespaces.acme.tools.mail: downstream.same_transaction = true needs";
+    let expected = "tools.pay, tools.post, namespaces.acme.tools.mail: downstream.same_transaction = true needs";
     assert!(error.starts_with(expected), "{error}");
     ledger.stop().await;
     // The old one stays.
