@@ -29,6 +29,9 @@ use super::{
 };
 use crate::dice::Dice;
 
+/// How long before its lease a caller stops: the store's clock may be some microseconds ahead of everybody's.
+const SPARE: Duration = Duration::from_millis(1);
+
 /// How often one who insists asks before we call it a dead end: once an hour for months.
 const INSISTS_MAX: usize = 3000;
 
@@ -124,7 +127,7 @@ impl Caller {
                     attempt,
                     key: intent.key.to_string(),
                     downstream_key: begun.downstream_key,
-                    until: sent_at + begun.lease.unwrap_or_default(),
+                    until: sent_at + begun.lease.unwrap_or_default().saturating_sub(SPARE),
                 };
                 self.execute(grant).await
             }
@@ -255,7 +258,7 @@ impl Caller {
         let sent_at = self.world.calendar.now();
         match send(&self.world, &mut self.dice, Message::Extend(request)).await {
             Delivery::Answered(Ok(Reply::Extended(extended))) => {
-                grant.until = grant.until.max(sent_at + extended.lease);
+                grant.until = grant.until.max(sent_at + extended.lease.saturating_sub(SPARE));
                 self.note(|| format!("has its lease extended by {:?}", extended.lease));
             }
             Delivery::Answered(Err(error)) => self.expect_passing(&error),
