@@ -1,4 +1,4 @@
-//! What `approve` and `deny` share: look, ask, decide on exactly what was looked at.
+//! What `approve` and `deny` share: look, ask, decide on exactly what was looked at. `resolve` looks likewise.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
@@ -72,7 +72,7 @@ pub(super) fn run(
     }
     client.run_for_status(async |server| {
         if looks {
-            decision.etag = look(flags, verb, server).await?;
+            decision.etag = look(client, &flags.key, &format!("to {verb}"), server).await?;
         }
         if asks && !is_sure(verb)? {
             eprintln!("nothing was decided");
@@ -84,20 +84,25 @@ pub(super) fn run(
     })
 }
 
-/// Shows a person what is about to be decided; its etag.
-async fn look(flags: &DecisionFlags, verb: &str, server: &mut Server) -> anyhow::Result<String> {
+/// Shows a person what is about to be decided, under a heading; its etag.
+pub(super) async fn look(
+    client: &ClientFlags,
+    key: &str,
+    heading: &str,
+    server: &mut Server,
+) -> anyhow::Result<String> {
     let request = v1::LookupRequest {
-        namespace: flags.client.namespace.clone(),
-        by: Some(By::Key(flags.key.clone())),
+        namespace: client.namespace.clone(),
+        by: Some(By::Key(key.to_owned())),
         view: v1::IntentView::Full.into(),
         ..v1::LookupRequest::default()
     };
-    let answer = server.ledger.lookup(flags.client.request(request)).await;
+    let answer = server.ledger.lookup(client.request(request)).await;
     let intent = answer.map_err(CallError::from)?.into_inner().intent.unwrap_or_default();
     let etag = intent.etag.clone();
-    if !flags.client.json {
+    if !client.json {
         let shown = Settled { intent: Some(intent), lease: None, warnings: None };
-        eprintln!("to {verb}:\n{}", shown.text(Paint::stderr()));
+        eprintln!("{heading}:\n{}", shown.text(Paint::stderr()));
     }
     Ok(etag)
 }

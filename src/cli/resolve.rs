@@ -3,12 +3,12 @@
 use clap::{ArgGroup, Args};
 
 use super::{
-    answer::{Answer, Settled},
-    client::{CallError, ClientFlags, Server},
+    answer::Settled,
+    client::{CallError, ClientFlags},
+    deciding::look,
     input::{self, UsageError},
-    output::Paint,
 };
-use crate::proto::v1::{self, lookup_request::By};
+use crate::proto::v1;
 
 const EXAMPLE: &str = "\
 Look first: ask the downstream, for instance by the downstream key, whether the effect happened.
@@ -77,7 +77,7 @@ pub(super) fn run(flags: &ResolveFlags) -> anyhow::Result<u8> {
     let mut request = request(flags)?;
     client.run(async |server| {
         if request.etag.is_empty() {
-            request.etag = look(flags, server).await?;
+            request.etag = look(client, &flags.key, "resolving", server).await?;
         }
         let answer = server.operations.resolve_intent(client.request(request)).await;
         let intent = answer.map_err(CallError::from)?.into_inner().intent;
@@ -105,22 +105,4 @@ fn request(flags: &ResolveFlags) -> Result<v1::ResolveIntentRequest, UsageError>
         actor: actor
             .ok_or_else(|| UsageError("--actor: your name is not in $USER; give it".to_owned()))?,
     })
-}
-
-/// Shows a person what is about to be resolved; its etag.
-async fn look(flags: &ResolveFlags, server: &mut Server) -> anyhow::Result<String> {
-    let request = v1::LookupRequest {
-        namespace: flags.client.namespace.clone(),
-        by: Some(By::Key(flags.key.clone())),
-        view: v1::IntentView::Full.into(),
-        ..v1::LookupRequest::default()
-    };
-    let answer = server.ledger.lookup(flags.client.request(request)).await;
-    let intent = answer.map_err(CallError::from)?.into_inner().intent.unwrap_or_default();
-    let etag = intent.etag.clone();
-    if !flags.client.json {
-        let shown = Settled { intent: Some(intent), lease: None, warnings: None };
-        eprintln!("resolving:\n{}", shown.text(Paint::stderr()));
-    }
-    Ok(etag)
 }
