@@ -46,7 +46,8 @@ async fn a_session_killed_in_its_commit_leaves_the_begin_in_doubt() {
     let (mut agent, sent) = (server.agent.clone(), request.clone());
     let call = tokio::spawn(async move { agent.begin(sent).await });
     let committing = "SELECT pid FROM pg_stat_activity WHERE datname = current_database()
-                      AND query = 'COMMIT' AND state = 'active' AND wait_event_type = 'Lock'";
+                      AND (query = 'COMMIT' OR query LIKE 'SELECT * FROM pg_temp.write%')
+                      AND state = 'active' AND wait_event_type = 'Lock'";
     let mut pid = 0_i32;
     wait_until("the session commits", async || {
         let rows = session.query(committing, &[]).await.unwrap();
@@ -78,7 +79,8 @@ async fn a_commit_that_postgres_gave_up_is_told_as_not_written() {
     let call = tokio::spawn(async move { agent.begin(sent).await });
     wait_until("the commit is cancelled", async || {
         let cancel = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity
-                      WHERE datname = current_database() AND query = 'COMMIT'
+                      WHERE datname = current_database()
+                      AND (query = 'COMMIT' OR query LIKE 'SELECT * FROM pg_temp.write%')
                       AND state = 'active' AND wait_event_type = 'Lock'";
         !session.query(cancel, &[]).await.unwrap().is_empty()
     })

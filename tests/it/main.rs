@@ -38,6 +38,7 @@ mod resolve;
 mod results;
 mod retention;
 mod retention_store;
+mod roads;
 mod same_transaction;
 mod session;
 mod settling;

@@ -14,8 +14,9 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// What the store's write transaction begins with.
+/// What the store's write transaction begins with: a message of its own, or the one that is all of it.
 const BEGIN: &[u8] = b"BEGIN";
+const AT_ONCE: &[u8] = b"SELECT * FROM pg_temp.write_";
 
 /// What happens to the next write transaction; only to that one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +29,14 @@ pub(crate) enum Fault {
     SwallowCommit,
     /// No byte of the answer arrives, and the connection stays open.
     Silence,
+}
+
+/// The write transaction that a connection is at.
+#[derive(Debug, Clone, Copy, Default)]
+struct Now {
+    fault: Option<Fault>,
+    /// It is one message, and commits with its Sync.
+    at_once: bool,
 }
 
 /// Where the messages of the last whole write transaction ended, in bytes from its BEGIN.
@@ -102,12 +111,12 @@ impl Drop for Proxy {
 
 /// Both directions, until one of them ends or breaks.
 async fn forward(client: TcpStream, server: TcpStream, shared: &Mutex<Shared>) {
-    let fault = Mutex::new(None);
+    let now = Mutex::new(Now::default());
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     tokio::select! {
-        _ = requests(from_client, to_server, shared, &fault) => {}
-        _ = answers(from_server, to_client, shared, &fault) => {}
+        _ = requests(from_client, to_server, shared, &now) => {}
+        _ = answers(from_server, to_client, shared, &now) => {}
     }
 }
 
@@ -115,7 +124,7 @@ async fn requests(
     mut client: impl AsyncRead + Unpin,
     mut server: impl AsyncWrite + Unpin,
     shared: &Mutex<Shared>,
-    fault: &Mutex<Option<Fault>>,
+    now: &Mutex<Now>,
 ) -> Option<()> {
     // The first message has no type.
     server.write_all(&message(&mut client, false).await?).await.ok()?;
@@ -128,9 +137,10 @@ async fn requests(
             shared.lock().unwrap().statements.insert(statement);
         }
         let text = text_run(&message, &mut prepared);
-        if text.as_deref().is_some_and(|text| text.starts_with(BEGIN)) {
+        let begins = |with: &[u8]| text.as_deref().is_some_and(|text| text.starts_with(with));
+        if begins(BEGIN) || begins(AT_ONCE) {
             let mut shared = shared.lock().unwrap();
-            *fault.lock().unwrap() = shared.armed.take();
+            *now.lock().unwrap() = Now { fault: shared.armed.take(), at_once: begins(AT_ONCE) };
             shared.seams = Seams::default();
             inside = true;
         }
@@ -141,7 +151,7 @@ async fn requests(
                 seams.push(sent + message.len());
                 sent
             };
-            let cut = match *fault.lock().unwrap() {
+            let cut = match now.lock().unwrap().fault {
                 Some(Fault::CutRequest(after)) if after <= sent + message.len() => Some(after),
                 _ => None,
             };
@@ -150,7 +160,7 @@ async fn requests(
                 return None;
             }
         }
-        commits |= text.as_deref() == Some(b"COMMIT");
+        commits |= text.as_deref() == Some(b"COMMIT") || begins(AT_ONCE);
         // A simple query ends itself, a prepared one with its Sync.
         if commits && matches!(message[0], b'Q' | b'S') {
             (inside, commits) = (false, false);
@@ -163,19 +173,28 @@ async fn answers(
     mut server: impl AsyncRead + Unpin,
     mut client: impl AsyncWrite + Unpin,
     shared: &Mutex<Shared>,
-    fault: &Mutex<Option<Fault>>,
+    now: &Mutex<Now>,
 ) -> Option<()> {
     let mut arrived = 0;
     let mut inside = false;
     let mut committed = false;
     loop {
         let message = message(&mut server, true).await?;
-        let begins = message[0] == b'C' && &message[5..] == b"BEGIN\0";
-        let commits = message[0] == b'C' && &message[5..] == b"COMMIT\0";
+        let Now { fault, at_once } = *now.lock().unwrap();
+        let begins = if at_once {
+            message[0] == b'2' // its parameters are taken
+        } else {
+            message[0] == b'C' && &message[5..] == b"BEGIN\0"
+        };
+        let commits = if at_once {
+            message[0] == b'Z'
+        } else {
+            message[0] == b'C' && &message[5..] == b"COMMIT\0"
+        };
         if begins {
             (arrived, inside, committed) = (0, true, false);
         }
-        let passing = match *fault.lock().unwrap() {
+        let passing = match fault {
             None | Some(Fault::CutRequest(_)) => message.len(),
             Some(Fault::CutAnswer(after)) => after.saturating_sub(arrived).min(message.len()),
             Some(Fault::SwallowCommit) if commits => 0,
@@ -190,8 +209,7 @@ async fn answers(
         // Ready for the next query: the transaction's last word.
         inside &= !(committed && message[0] == b'Z');
         client.write_all(&message[..passing]).await.ok()?;
-        let cuts =
-            matches!(*fault.lock().unwrap(), Some(Fault::CutAnswer(_) | Fault::SwallowCommit));
+        let cuts = matches!(fault, Some(Fault::CutAnswer(_) | Fault::SwallowCommit));
         if commits && cuts {
             return None;
         }

@@ -6,14 +6,11 @@ use deadpool_postgres::{
     Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime,
 };
 use tokio_postgres::{
-    NoTls, Row, Statement,
+    NoTls, Row,
     types::{ToSql, Type},
 };
 
-use super::{
-    fault::{Fault, fault},
-    guards, sql,
-};
+use super::fault::{Fault, fault};
 use crate::store::{
     BoxError, CONNECTION_WAIT_MAX, LOCK_WAIT, OpenError, Statements, StoreError, StoreOptions,
 };
@@ -31,7 +28,10 @@ const PLANNER: &str = "SET enable_seqscan = off; SET enable_hashjoin = off; \
 
 /// What a session of our own is told once.
 fn settings() -> String {
-    format!("{PLANNER}; SET lock_timeout = '{}ms'", LOCK_WAIT.as_millis())
+    format!(
+        "{PLANNER}; SET lock_timeout = '{}ms'; SET default_transaction_isolation = 'read committed'",
+        LOCK_WAIT.as_millis()
+    )
 }
 
 /// How long a read or a write waits for its turn while every connection is lent. A store that is
@@ -55,68 +55,6 @@ pub(super) async fn run(
             client.query(&prepared, &values).await
         }
         Statements::Unnamed => client.query_typed(statement, parameters).await,
-    }
-}
-
-/// A write's transaction, each statement of it prepared on one connection before it begins.
-pub(super) struct Transaction {
-    begin: Statement,
-    lock: Statement,
-    guards: Option<Statement>,
-    write: Statement,
-    commit: Statement,
-}
-
-impl Transaction {
-    pub(super) async fn prepare(
-        client: &Object,
-        statement: &str,
-        parameters: &[Parameter<'_>],
-        guarded: bool,
-    ) -> Result<Self, tokio_postgres::Error> {
-        let guards = match guarded {
-            true => Some(client.prepare_typed_cached(guards::LOCK, &[Type::INT4_ARRAY]).await?),
-            false => None,
-        };
-        let types: Vec<Type> = parameters.iter().map(|(_, of)| of.clone()).collect();
-        Ok(Self {
-            begin: client.prepare_typed_cached(sql::BEGIN, &[]).await?,
-            lock: client.prepare_typed_cached(&sql::lock_shared(), &[]).await?,
-            guards,
-            write: client.prepare_typed_cached(statement, &types).await?,
-            commit: client.prepare_typed_cached(sql::COMMIT, &[]).await?,
-        })
-    }
-
-    /// Sends one statement after the other without waiting: one round trip for all.
-    pub(super) async fn run(
-        &self,
-        client: &Object,
-        parameters: &[Parameter<'_>],
-        locks: &[i32],
-    ) -> Result<Vec<Row>, tokio_postgres::Error> {
-        let values: Vec<&(dyn ToSql + Sync)> = parameters.iter().map(|(value, _)| *value).collect();
-        if let Some(guards) = &self.guards {
-            let locks: [&(dyn ToSql + Sync); 1] = [&locks];
-            let (begun, locked, guarded, written, committed) = tokio::join!(
-                biased; // they are sent in this order
-                client.query(&self.begin, &[]),
-                client.query(&self.lock, &[]),
-                client.query(guards, &locks),
-                client.query(&self.write, &values),
-                client.query(&self.commit, &[]),
-            );
-            let written = begun.and(locked).and(guarded).and(written);
-            return written.and_then(|rows| committed.map(|_| rows));
-        }
-        let (begun, locked, written, committed) = tokio::join!(
-            biased; // they are sent in this order
-            client.query(&self.begin, &[]),
-            client.query(&self.lock, &[]),
-            client.query(&self.write, &values),
-            client.query(&self.commit, &[]),
-        );
-        begun.and(locked).and(written).and_then(|rows| committed.map(|_| rows))
     }
 }
 

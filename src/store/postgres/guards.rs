@@ -13,6 +13,7 @@ use uuid::Uuid;
 use super::{
     PostgresStore,
     parameters::{micros, time},
+    sql::GUARD_LOCK,
 };
 use crate::{
     domain::{identity::Key, time::Timestamp},
@@ -24,9 +25,10 @@ use crate::{
     },
 };
 
-/// `store.guards.lock`: in the order of their numbers, so that no two batches wait for each other. The
-/// first number is one of ours: such locks meet none but each other.
-pub(super) const LOCK: &str = "SELECT pg_advisory_xact_lock(7897, k) FROM unnest($1::int4[]) AS k";
+/// `store.guards.lock`: in the order of their numbers, so that no two batches wait for each other.
+pub(super) fn lock() -> String {
+    format!("SELECT pg_advisory_xact_lock({GUARD_LOCK}, k) FROM unnest($1::int4[]) AS k")
+}
 
 /// The locks of a batch. Two runs may share one: they then wait for each other, and no more.
 pub(super) fn locks(writes: &[&Write]) -> Vec<i32> {

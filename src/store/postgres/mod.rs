@@ -12,7 +12,10 @@ mod settings;
 mod sql;
 mod write;
 
-use std::time::{Duration, UNIX_EPOCH};
+use std::{
+    sync::atomic::AtomicBool,
+    time::{Duration, UNIX_EPOCH},
+};
 
 use async_trait::async_trait;
 use deadpool_postgres::{Object, Pool};
@@ -23,7 +26,7 @@ use self::{
     connect::{Busy, Parameter, keep, pool, release, run, within},
     fault::{after_send, is_conflict, nothing_written},
     parameters::{RecordTypes, micros, time},
-    sql::Shape,
+    sql::{Shape, WriteFunction},
 };
 use super::{
     Cursor, Diagnosis, DownstreamObject, Filter, Found, LOCK_WAIT, ORPHANS_PER_NAMESPACE_MAX,
@@ -53,6 +56,10 @@ pub struct PostgresStore {
     statements: Statements,
     /// By `Shape::index`.
     write_statements: Vec<String>,
+    /// Likewise.
+    write_functions: Vec<WriteFunction>,
+    /// Until it turns out that sessions cannot.
+    makes_functions: AtomicBool,
     find_statement: String,
     types: RecordTypes,
 }
@@ -82,6 +89,8 @@ impl PostgresStore {
             pool,
             statements: options.statements,
             write_statements: Shape::all().map(sql::write).collect(),
+            write_functions: Shape::all().map(sql::write_function).collect(),
+            makes_functions: AtomicBool::new(true),
             find_statement: sql::find(),
             types,
         })
@@ -142,6 +151,9 @@ impl Store for PostgresStore {
         writes: &[Write],
         lock_wait: Duration,
     ) -> Result<Vec<Written>, StoreError> {
+        if writes.is_empty() {
+            return Ok(Vec::new());
+        }
         // In the order of their ids, so that two replicas never wait for each other.
         let mut order: Vec<usize> = (0..writes.len()).collect();
         order.sort_unstable_by_key(|index| writes[*index].row_id());
@@ -361,7 +373,7 @@ impl Store for PostgresStore {
             let touched = match self.statements {
                 Statements::Named => self.query(sql::TOUCH, &parameters).await,
                 Statements::Unnamed => {
-                    self.write_unprepared(sql::TOUCH, &parameters, &[], LOCK_WAIT).await
+                    self.write_one(sql::TOUCH, &parameters, &[], LOCK_WAIT).await
                 }
             };
             match touched {

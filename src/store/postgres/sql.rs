@@ -13,8 +13,7 @@ use crate::{
     },
 };
 
-/// `store.intent.begin`: what a write's transaction starts with, where its session is lent by a
-/// pooler or its bound on lock waits is not the session's.
+/// `store.intent.begin`: what a transaction of several messages starts with.
 ///
 /// The bound is set for this transaction only. Past it Postgres rolls the batch back and says so,
 /// while a caller that merely went away would leave a session waiting.
@@ -26,16 +25,7 @@ pub(super) fn begin(lock_wait: Duration) -> String {
     )
 }
 
-/// The same, one statement at a time, for a session of our own: prepared, they cost a lone caller a
-/// fifth less than the one text above.
-pub(super) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
-
-/// See [`BEGIN`].
-pub(super) fn lock_shared() -> String {
-    format!("SELECT pg_advisory_xact_lock_shared({POLICY_LOCK})")
-}
-
-/// The end of both.
+/// Its end.
 pub(super) const COMMIT: &str = "COMMIT";
 
 /// `store.policy.lock`: the lock of an activation, within a transaction.
@@ -89,6 +79,19 @@ impl Shape {
             .fold(0, |index, bit| index * 2 + usize::from(bit))
     }
 
+    /// The types of the rows that it takes, in the order of its parameters.
+    fn records(self) -> impl Iterator<Item = &'static str> {
+        [
+            (self.guards, "intent_guard"),
+            (self.new, "new_intent"),
+            (self.settled, "settled_intent"),
+            (self.changed, "changed_intent"),
+            (self.events, "intent_fact"),
+        ]
+        .into_iter()
+        .filter_map(|(has, record)| has.then_some(record))
+    }
+
     /// Every shape, in the order of their numbers.
     pub(super) fn all() -> impl Iterator<Item = Self> {
         (0..Self::COUNT).map(|index| Self {
@@ -110,6 +113,11 @@ impl Shape {
 /// waited for and then counts as present; it is read by a statement of its own, since this one's
 /// snapshot cannot see it. Times are read once, at the start of the transaction.
 pub(super) fn write(shape: Shape) -> String {
+    write_into(shape, "")
+}
+
+/// [`write`], with what follows the columns of its answer.
+fn write_into(shape: Shape, into: &str) -> String {
     let mut parameters = 0;
     let mut parts = vec![
         "clock AS (SELECT now() AS at)".to_owned(),
@@ -162,9 +170,55 @@ pub(super) fn write(shape: Shape) -> String {
     let blocked = if shape.guards { ", array(SELECT id FROM blocked)" } else { "" };
     format!(
         "WITH {}
-        SELECT clock.at, policy.version, array(SELECT id FROM written){blocked} FROM clock, policy",
+        SELECT clock.at, policy.version, array(SELECT id FROM written){blocked}{into} FROM clock, policy",
         parts.join(",\n        ")
     )
+}
+
+/// A whole transaction as one message: the locks, the statement and the commit.
+///
+/// Each statement of a function has a snapshot of its own at READ COMMITTED, so the one that writes still
+/// sees what was committed while the locks were waited for. The function belongs to the session, so that
+/// there is nothing to migrate, and replicas of different versions do not meet.
+pub(super) struct WriteFunction {
+    /// Makes it, once a session.
+    pub(super) create: String,
+    /// Calls it.
+    pub(super) call: String,
+}
+
+/// [`write`] as a function.
+pub(super) fn write_function(shape: Shape) -> WriteFunction {
+    let mut types: Vec<String> = shape.records().map(|record| format!("{record}[]")).collect();
+    let mut answer =
+        vec!["written_at timestamptz", "active_policy_version int4", "written_ids uuid[]"];
+    let mut into = "written_at, active_policy_version, written_ids".to_owned();
+    let mut guard = String::new();
+    if shape.guards {
+        types.push("int4[]".to_owned());
+        answer.push("blocked_ids uuid[]");
+        into.push_str(", blocked_ids");
+        guard = format!(
+            "PERFORM pg_advisory_xact_lock({GUARD_LOCK}, k) FROM unnest(${}) AS k;",
+            types.len()
+        );
+    }
+    let name = format!("pg_temp.write_{}", shape.index());
+    let takes = types.join(", ");
+    let gives = join(&answer, |column| format!("OUT {column}"));
+    let statement = write_into(shape, &format!(" INTO {into}"));
+    let values = join(&(1..=types.len()).collect::<Vec<_>>(), |number| format!("${number}"));
+    WriteFunction {
+        create: format!(
+            "CREATE OR REPLACE FUNCTION {name}({takes}, {gives}) LANGUAGE plpgsql AS $function$
+            BEGIN
+                PERFORM pg_advisory_xact_lock_shared({POLICY_LOCK});
+                {guard}
+                {statement};
+            END $function$"
+        ),
+        call: format!("SELECT * FROM {name}({values})"),
+    }
 }
 
 /// Rows that arrive as an array of records.
@@ -330,3 +384,6 @@ pub(super) fn element(kind: Kind) -> Type {
 /// Held shared by every write and exclusively by a policy's activation. The number is arbitrary,
 /// one of ours.
 pub(super) const POLICY_LOCK: i64 = 0x1e_d9e4_0001;
+
+/// The first number of the locks of runs and subjects, which meet none but each other.
+pub(super) const GUARD_LOCK: i32 = 7897;

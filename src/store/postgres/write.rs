@@ -1,21 +1,23 @@
 //! Batches of writes: one statement in a transaction of its own, however it is sent.
 
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, sync::atomic::Ordering, time::Duration};
 
 use deadpool_postgres::Object;
 use tokio_postgres::{
-    Row,
+    Row, Statement,
+    error::SqlState,
     types::{ToSql, Type},
 };
 use uuid::Uuid;
 
 use super::{
     PostgresStore, READ_WAIT_MAX,
-    connect::{Parameter, Transaction, keep, release, within},
+    connect::{Parameter, keep, release, within},
     fault::{after_send, nothing_written},
     guards,
     parameters::{Batch, micros},
-    sql, unsigned,
+    sql::{self, Shape, WriteFunction},
+    unsigned,
 };
 use crate::store::{LOCK_WAIT, Statements, StoreError, Write, Written};
 
@@ -24,29 +26,15 @@ use crate::store::{LOCK_WAIT, Statements, StoreError, Write, Written};
 /// end cancels nothing: Postgres finishes a commit whose client has gone.
 pub(super) const WRITE_WAIT_MAX: Duration = Duration::from_secs(10);
 
-impl PostgresStore {
-    async fn write_prepared(
-        &self,
-        statement: &str,
-        parameters: &[Parameter<'_>],
-        locks: &[i32],
-    ) -> Result<Vec<Row>, StoreError> {
-        let client = self.client().await?;
-        let prepared = Transaction::prepare(&client, statement, parameters, !locks.is_empty());
-        let prepared = within(READ_WAIT_MAX, prepared).await;
-        let (client, prepared) = keep(client, prepared).map_err(StoreError::Unavailable)?;
-        let transaction = match prepared {
-            Ok(transaction) => transaction,
-            Err(error) => {
-                release(client, &error);
-                return Err(nothing_written(error));
-            }
-        };
-        let answer = within(WRITE_WAIT_MAX, transaction.run(&client, parameters, locks)).await;
-        answered(client, answer)
-    }
+/// What Postgres says of a function that is not there; it makes a session's own schema with the first one.
+const NOT_MADE_YET: [SqlState; 2] = [SqlState::UNDEFINED_FUNCTION, SqlState::INVALID_SCHEMA_NAME];
 
-    pub(super) async fn write_unprepared(
+/// What it says to a role that may make none, or where their language is not there.
+const NO_FUNCTIONS: [SqlState; 2] = [SqlState::INSUFFICIENT_PRIVILEGE, SqlState::UNDEFINED_OBJECT];
+
+impl PostgresStore {
+    /// One statement in a transaction of its own, under the shared policy lock and locks of others.
+    pub(super) async fn write_one(
         &self,
         statement: &str,
         parameters: &[Parameter<'_>],
@@ -62,7 +50,7 @@ impl PostgresStore {
                     [] => Ok(()),
                     locks => {
                         let locks: Parameter<'_> = (&locks, Type::INT4_ARRAY);
-                        client.query_typed(guards::LOCK, &[locks]).await.map(|_| ())
+                        client.query_typed(&guards::lock(), &[locks]).await.map(|_| ())
                     }
                 }
             };
@@ -79,20 +67,59 @@ impl PostgresStore {
         answered(client, answer)
     }
 
-    /// One statement in a transaction of its own, under the shared policy lock.
-    pub(super) async fn write_one(
+    /// The same of a batch, as one call of a function of the session; `None` if it may make none.
+    async fn write_at_once(
         &self,
-        statement: &str,
+        shape: Shape,
+        parameters: &[Parameter<'_>],
+        locks: &[i32],
+    ) -> Result<Option<Vec<Row>>, StoreError> {
+        let mut parameters = parameters.to_vec();
+        if shape.guards {
+            parameters.push((&locks, Type::INT4_ARRAY));
+        }
+        let (values, types): (Vec<_>, Vec<_>) = parameters.into_iter().unzip();
+        let function = &self.write_functions[shape.index()];
+        let client = self.client().await?;
+        let prepared = within(READ_WAIT_MAX, prepared(&client, function, &types)).await;
+        let (client, prepared) = keep(client, prepared).map_err(StoreError::Unavailable)?;
+        let call = match prepared {
+            Ok(call) => call,
+            Err(error) => {
+                release(client, &error);
+                if !error.code().is_some_and(|code| NO_FUNCTIONS.contains(code)) {
+                    return Err(nothing_written(error));
+                }
+                self.makes_functions.store(false, Ordering::Relaxed);
+                tracing::warn!(
+                    %error,
+                    "no functions can be made in this session (it needs TEMPORARY on the database and USAGE on \
+                     plpgsql); batches take the slower road of four messages each"
+                );
+                return Ok(None);
+            }
+        };
+        let answer = within(WRITE_WAIT_MAX, client.query(&call, &values)).await;
+        answered(client, answer).map(Some)
+    }
+
+    /// Writes a batch by the quickest road that its session has.
+    async fn write_batch(
+        &self,
+        shape: Shape,
         parameters: &[Parameter<'_>],
         locks: &[i32],
         lock_wait: Duration,
     ) -> Result<Vec<Row>, StoreError> {
         // The session's own bound on lock waits needs no words.
-        if self.statements == Statements::Named && lock_wait == LOCK_WAIT {
-            self.write_prepared(statement, parameters, locks).await
-        } else {
-            self.write_unprepared(statement, parameters, locks, lock_wait).await
+        let at_once = self.statements == Statements::Named && lock_wait == LOCK_WAIT;
+        if at_once
+            && self.makes_functions.load(Ordering::Relaxed)
+            && let Some(rows) = self.write_at_once(shape, parameters, locks).await?
+        {
+            return Ok(rows);
         }
+        self.write_one(&self.write_statements[shape.index()], parameters, locks, lock_wait).await
     }
 
     pub(super) async fn try_write(
@@ -106,14 +133,14 @@ impl PostgresStore {
             .iter()
             .map(|(records, of)| (records as &(dyn ToSql + Sync), of.clone()))
             .collect();
-        let statement = &self.write_statements[batch.shape().index()];
         let locks = guards::locks(writes);
-        let rows = self.write_one(statement, &parameters, &locks, lock_wait).await?;
-        let row = rows
-            .first()
-            .ok_or_else(|| StoreError::Corrupt("active_policy: has no row".to_owned()))?;
+        let rows = self.write_batch(batch.shape(), &parameters, &locks, lock_wait).await?;
+        // A function without an answer gives a row of nulls.
+        let active = rows.first().and_then(|row| row.get::<_, Option<i32>>(1).map(|it| (row, it)));
+        let (row, active) =
+            active.ok_or_else(|| StoreError::Corrupt("active_policy: has no row".to_owned()))?;
         let at = micros(row.get(0));
-        let active = unsigned(row.get(1));
+        let active = unsigned(active);
         let done: HashSet<Uuid> = row.get::<_, Vec<Uuid>>(2).into_iter().collect();
         let blocked: HashSet<Uuid> = match batch.shape().guards {
             true => row.get::<_, Vec<Uuid>>(3).into_iter().collect(),
@@ -133,6 +160,21 @@ impl PostgresStore {
                 }
             })
             .collect())
+    }
+}
+
+/// The call of a function, which is made if the session does not have it yet.
+async fn prepared(
+    client: &Object,
+    function: &WriteFunction,
+    types: &[Type],
+) -> Result<Statement, tokio_postgres::Error> {
+    match client.prepare_typed_cached(&function.call, types).await {
+        Err(error) if error.code().is_some_and(|code| NOT_MADE_YET.contains(code)) => {
+            client.batch_execute(&function.create).await?;
+            client.prepare_typed_cached(&function.call, types).await
+        }
+        prepared => prepared,
     }
 }
 
