@@ -118,6 +118,7 @@ impl Ledger {
         request: BeginRequest,
         deadline: Deadline,
     ) -> Result<BeginAnswer, LedgerError> {
+        self.pace.called();
         let checked = check(request)?;
         let round = Round::new(self, &checked, deadline);
         match round.insert_unread().await? {

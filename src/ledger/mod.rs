@@ -12,6 +12,7 @@ mod history;
 mod list;
 mod lookup;
 mod model_message;
+mod pace;
 mod policies;
 mod read_batcher;
 mod recent;
@@ -29,7 +30,7 @@ use std::sync::{Arc, Weak};
 use tokio_util::task::TaskTracker;
 
 use self::{
-    history::Notes, policies::Policies, read_batcher::ReadBatcher, recent::Recent,
+    history::Notes, pace::Pace, policies::Policies, read_batcher::ReadBatcher, recent::Recent,
     reconcile::LooksFirst, watchers::Watchers, write_batcher::WriteBatcher,
 };
 use crate::{
@@ -124,6 +125,7 @@ pub struct Ledger {
     policies: Arc<Policies>,
     watchers: Arc<Watchers>,
     notes: Arc<Notes>,
+    pace: Pace,
     recent: Recent,
     looks_first: LooksFirst,
     luck: Luck,
@@ -159,6 +161,7 @@ impl Ledger {
             policies,
             watchers,
             notes,
+            pace: Pace::default(),
             recent: Recent::default(),
             looks_first: LooksFirst::default(),
             luck: options.luck.clone(),

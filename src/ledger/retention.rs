@@ -39,12 +39,16 @@ const POISON_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
 /// Bytes of results that are read together to be pruned.
 const RESULT_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
+/// Rows that are pruned or purged together: some milliseconds of work, which is what a call may have to wait behind.
+const TOGETHER_MAX: usize = 64;
+
 /// How many times as long as it works a pass rests: live traffic feels little of it, and thousands of rows a second
 /// are more than a ledger takes in for long.
-const RESTS: u32 = 2;
+const RESTS: u32 = 3;
 
-/// The shortest pause between two looks.
-const PAUSE_LEAST: Duration = Duration::from_millis(5);
+/// The shortest rest, and the longest: a claim must not lapse because the store is slow.
+const REST_LEAST: Duration = Duration::from_millis(5);
+const REST_MOST: Duration = Duration::from_millis(500);
 
 /// Nothing is filed further ahead, so that no sum of spans leaves the calendar of any store.
 pub(super) const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
@@ -77,26 +81,24 @@ impl Ledger {
 
     /// One pass: prunes and purges what is due now.
     ///
-    /// It rests longer than it works, so that it takes no more than a third of one connection from live traffic.
+    /// It takes small steps and rests longer than it works, so that it takes no more than a quarter of one connection
+    /// from live traffic.
     pub async fn prune(&self, stopping: &CancellationToken) -> Result<Forgotten, LedgerError> {
         while !stopping.is_cancelled() && self.gather().await? {}
         let mut all = Forgotten::default();
         while !stopping.is_cancelled() {
-            let began = monotonic();
             let Some(done) = self.prune_once().await? else { break };
             all.looked_at += done.looked_at;
             all.pruned += done.pruned;
             all.purged += done.purged;
             metrics::forgotten(done.pruned, done.purged);
-            let pause = (monotonic().duration_since(began) * RESTS).max(PAUSE_LEAST);
-            stopping.run_until_cancelled(tokio::time::sleep(pause)).await;
         }
         Ok(all)
     }
 
     /// Looks through a few entries of the calendar; nothing if none is due.
     async fn prune_once(&self) -> Result<Option<Forgotten>, LedgerError> {
-        let (now, claimed) = self.store.claim_filed(ENTRIES_MAX, CLAIM).await?;
+        let (now, claimed) = at_leisure(self.store.claim_filed(ENTRIES_MAX, CLAIM)).await?;
         if claimed.is_empty() {
             return Ok(None);
         }
@@ -111,7 +113,7 @@ impl Ledger {
         let looks: Vec<NextLook> =
             together.into_iter().map(|(due_at, rows)| NextLook { due_at, rows }).collect();
         // Last: until then the entries stand, and whoever claims them next finds the rows as they are.
-        self.store.file(&claimed, &looks).await?;
+        at_leisure(self.store.file(&claimed, &looks)).await?;
         Ok(Some(done))
     }
 
@@ -122,7 +124,7 @@ impl Ledger {
         now: Timestamp,
         done: &mut Forgotten,
     ) -> Result<Vec<(Uuid, Timestamp)>, LedgerError> {
-        let kept = self.store.kept(&entry.rows).await?;
+        let kept = at_leisure(self.store.kept(&entry.rows)).await?;
         let policies = self.policies.current();
         let policy_of = |kept: &Kept| policies.active().tool(&kept.namespace, &kept.tool);
         let mut next = Vec::new();
@@ -139,11 +141,11 @@ impl Ledger {
         }
         let version = policies.active().version();
         let pruned = self.prune_rows(&prune, version, now).await?;
-        let purged = if purge.is_empty() {
-            Vec::new()
-        } else {
-            lost_to_others(self.store.purge(&purge, version).await, purge.len())?
-        };
+        let mut purged = Vec::with_capacity(purge.len());
+        for part in purge.chunks(TOGETHER_MAX) {
+            let answer = at_leisure(self.store.purge(part, version)).await;
+            purged.extend(lost_to_others(answer, part.len())?);
+        }
         let mut missed = false;
         for (id, kept) in prune {
             let is_pruned = pruned.rows.contains(&id);
@@ -179,8 +181,8 @@ impl Ledger {
         now: Timestamp,
     ) -> Result<Pruned, LedgerError> {
         let mut pruned = Pruned::default();
-        for part in by_bytes(rows) {
-            match self.prune_together(part, policy, now).await {
+        for part in rows.chunks(TOGETHER_MAX).flat_map(by_bytes) {
+            match at_leisure(self.prune_together(part, policy, now)).await {
                 Err(error) if is_of_a_row(&error) => {}
                 done => {
                     pruned.rows.extend(done?);
@@ -236,6 +238,15 @@ struct Pruned {
     rows: HashSet<Uuid>,
     /// Those that nobody can understand, or write.
     poisonous: HashSet<Uuid>,
+}
+
+/// Does a step, and rests.
+async fn at_leisure<T>(step: impl Future<Output = T>) -> T {
+    let began = monotonic();
+    let done = step.await;
+    let rest = monotonic().duration_since(began) * RESTS;
+    tokio::time::sleep(rest.clamp(REST_LEAST, REST_MOST)).await;
+    done
 }
 
 /// Whether the store finds fault with one of the rows.

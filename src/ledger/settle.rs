@@ -66,6 +66,7 @@ impl Ledger {
         request: CompleteRequest,
         deadline: Deadline,
     ) -> Result<SettleAnswer, LedgerError> {
+        self.pace.called();
         let namespace = shape::namespace(&request.namespace)?.to_owned();
         let key = shape::key("key", &request.key)?;
         let attempt_id = shape::settling_attempt_id(&request.attempt_id)?;
@@ -100,6 +101,7 @@ impl Ledger {
         request: FailRequest,
         deadline: Deadline,
     ) -> Result<SettleAnswer, LedgerError> {
+        self.pace.called();
         let namespace = shape::namespace(&request.namespace)?.to_owned();
         let key = shape::key("key", &request.key)?;
         let attempt_id = shape::settling_attempt_id(&request.attempt_id)?;
