@@ -20,8 +20,8 @@ COPY src src
 # The caches are the builder's: what has not changed is neither fetched nor compiled again.
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/build/target \
-    cargo build --release --locked --bin intent-ledger \
-    && cp target/release/intent-ledger /usr/local/bin/intent-ledger
+    cargo build --profile dist --locked --bin intent-ledger \
+    && cp target/dist/intent-ledger /usr/local/bin/intent-ledger
 
 # The C library, the certificates of public authorities, and no shell. `nonroot` moves with Debian's fixes;
 # whoever publishes an image pins it by digest.

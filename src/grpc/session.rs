@@ -99,13 +99,13 @@ async fn item(
 ) -> SessionResponse {
     use session_request::Item as Asked;
     use session_response::Item as Answered;
-    // What is rare is boxed, so that the two ordinary calls do not carry its room.
+    // Boxed, each in its own size: a task is copied several times before it runs.
     let answer = match request.item {
         Some(Asked::Begin(request)) => {
-            service.do_begin(request, deadline, trace_id).await.map(Answered::Begin)
+            Box::pin(service.do_begin(request, deadline, trace_id)).await.map(Answered::Begin)
         }
         Some(Asked::Complete(request)) => {
-            service.do_complete(request, deadline).await.map(Answered::Complete)
+            Box::pin(service.do_complete(request, deadline)).await.map(Answered::Complete)
         }
         Some(Asked::Fail(request)) => {
             Box::pin(service.do_fail(request, deadline)).await.map(Answered::Fail)
