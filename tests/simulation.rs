@@ -48,7 +48,7 @@ mod trace;
 
 use std::sync::{
     Mutex,
-    atomic::{AtomicU64, Ordering::SeqCst},
+    atomic::{AtomicUsize, Ordering::SeqCst},
 };
 
 use mutation::Mutation;
@@ -63,6 +63,9 @@ const SEEDS: &str = "INTENT_LEDGER_TEST_SEEDS";
 /// How many seeds a plain run of the tests plays.
 const SEEDS_USUALLY: u64 = 200;
 
+/// Seeds that have failed once: played in a plain run too, whatever they mean by now.
+const ONCE_FAILED: [u64; 3] = [491, 810, 1274];
+
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{variable} is a number")))
@@ -72,17 +75,17 @@ fn number(variable: &str) -> Option<u64> {
 #[test]
 fn whatever_fails_each_action_has_its_effect_once() {
     let asked = number(SEED);
-    let first = asked.unwrap_or(0);
-    let end = asked.map_or(number(SEEDS).unwrap_or(SEEDS_USUALLY), |seed| seed + 1);
-    let next = AtomicU64::new(first);
+    let end = number(SEEDS).unwrap_or(SEEDS_USUALLY);
+    let seeds: Vec<u64> = match asked {
+        Some(seed) => vec![seed],
+        None => ONCE_FAILED.into_iter().filter(|seed| *seed >= end).chain(0..end).collect(),
+    };
+    let next = AtomicUsize::new(0);
     let figures = Mutex::new(Figures::default());
     let failed = Mutex::new(None);
     let play = || {
         while failed.lock().unwrap().is_none() {
-            let seed = next.fetch_add(1, SeqCst);
-            if seed >= end {
-                break;
-            }
+            let Some(&seed) = seeds.get(next.fetch_add(1, SeqCst)) else { break };
             match run(seed, None) {
                 Ok(one) => figures.lock().unwrap().add(&one),
                 Err(failure) => *failed.lock().unwrap() = Some((seed, failure)),

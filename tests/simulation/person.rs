@@ -34,7 +34,12 @@ pub(crate) async fn live(world: Arc<World>, mut dice: Dice) {
             let filter =
                 Filter { namespace: NAMESPACE.into(), needs_attention, ..Filter::default() };
             let request = ListRequest { filter, page_size: 1000, ..ListRequest::default() };
-            let Ok(listed) = server.ledger.list(request).await else { continue };
+            let listed = tokio::select! {
+                biased;
+                () = server.crashed.cancelled() => continue,
+                listed = server.ledger.list(request) => listed,
+            };
+            let Ok(listed) = listed else { continue };
             for intent in listed.intents {
                 let failed = reopens && intent.state == State::Failed && dice.percent(30);
                 if failed && !world.is_calm() {

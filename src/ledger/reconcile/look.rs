@@ -160,8 +160,9 @@ impl Ledger {
         if entries.is_empty() {
             return Ok(Looks::default());
         }
-        let began = monotonic();
         let (now, rows) = self.rows_of(&entries).await?;
+        // From the store's time on, however long that has been on its way.
+        let began = monotonic();
         let glances = entries.iter().zip(rows).map(async |(entry, row)| match row {
             Ok(row) => self.first_glance(entry, now, row, dry_run, insist).await,
             Err(error) => Err(error),
