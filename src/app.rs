@@ -1,6 +1,12 @@
 //! The composition root: chooses the store, starts and stops every task.
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::{Context, anyhow};
 use axum::{Router, extract::State, http::StatusCode, routing::get};
@@ -16,6 +22,7 @@ use crate::{
     config::ServeConfig,
     grpc::{LedgerService, OperationsService, REQUEST_BYTES_MAX},
     ledger::{Ledger, LedgerOptions, OfferError},
+    policy::Policy,
     proto::{
         FILE_DESCRIPTOR_SET,
         v1::{
@@ -73,6 +80,11 @@ pub async fn start(config: &ServeConfig) -> anyhow::Result<Running> {
         statements: if config.behind_pooler { Statements::Unnamed } else { Statements::Named },
         ..StoreOptions::new(&config.store)
     };
+    if let Some(path) = &config.policy {
+        // Before the store is touched: a bad file must change nothing, not even its schema.
+        let text = read_policy(path).await?;
+        Policy::from_text(&text).map_err(|error| bad_policy(path, &error))?;
+    }
     let store = store::open(&options).await.context("failed to open the store")?;
     start_with(config, store, LedgerOptions::default()).await
 }
@@ -264,19 +276,24 @@ async fn follow_store(ledger: Arc<Ledger>, health: HealthReporter, stopping: Can
 /// A bad file keeps a server from starting. One that has been replaced since does not: an older
 /// replica that restarts goes on with the newer policy. Says what was offered.
 async fn offer_at_start(ledger: &Ledger, path: &PathBuf) -> anyhow::Result<String> {
-    let text = tokio::fs::read_to_string(path)
-        .await
-        .with_context(|| format!("failed to read the policy {}", path.display()))?;
+    let text = read_policy(path).await?;
     match ledger.offer_policy(&text).await {
         Ok(version) => tracing::info!(version, "policy active"),
         Err(error @ OfferError::Replaced { .. }) => {
             tracing::warn!(%error, "this server's policy file is behind");
         }
-        Err(error) => {
-            return Err(anyhow!("failed to load the policy {}:\n{error}", path.display()));
-        }
+        Err(error) => return Err(bad_policy(path, &error)),
     }
     Ok(text)
+}
+
+async fn read_policy(path: &Path) -> anyhow::Result<String> {
+    let text = tokio::fs::read_to_string(path).await;
+    text.with_context(|| format!("failed to read the policy {}", path.display()))
+}
+
+fn bad_policy(path: &Path, error: &impl fmt::Display) -> anyhow::Error {
+    anyhow!("failed to load the policy {}:\n{error}", path.display())
 }
 
 async fn offer_again(ledger: &Ledger, path: &PathBuf) {

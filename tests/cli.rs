@@ -434,6 +434,25 @@ fn a_policy_s_mistakes_are_named_with_file_line_and_column() {
     assert_eq!(said.stdout, "ok: version 1, 1 tool\n");
 }
 
+/// Nothing has been changed by then, not even the schema of the store.
+#[test]
+fn a_bad_policy_is_refused_before_the_store_is_opened() {
+    let dir = TempDir::new().unwrap();
+    let (policy, ledger) = (dir.path().join("policy.toml"), dir.path().join("ledger.db"));
+    fs::write(&policy, "[tools.a]\nleese = \"60s\"\n").unwrap();
+    let store = format!("sqlite:{}", ledger.display());
+    let policy = policy.to_str().unwrap();
+    let arguments = ["serve", "--store", &store, "--policy", policy, "--listen", "127.0.0.1:0"];
+    let said = run(&arguments).exits(1);
+    assert!(
+        said.stderr.contains(&format!("failed to load the policy {policy}")),
+        "{}",
+        said.stderr
+    );
+    assert!(said.stderr.contains("tools.a.leese"), "{}", said.stderr);
+    assert!(!ledger.exists());
+}
+
 fn example() -> String {
     root().join("examples/policy.toml").to_str().expect("UTF-8").to_owned()
 }
@@ -463,7 +482,7 @@ fn a_sample_call_is_explained_as_the_server_would_answer_it() {
         format!("https://mail.internal/v1/by-key/{}", first["downstream_key"].as_str().unwrap());
     assert!(said.contains(&format!("\nasked at:          GET {url}\n")), "{said}");
     assert!(said.contains("\nasked with:        MAIL_STATUS_TOKEN\n"), "{said}");
-    assert!(said.contains("\nabsence takes:     2 in a row, 120s after the lease\n"), "{said}");
+    assert!(said.contains("\nabsence takes:     2 in a row, 2m after the lease\n"), "{said}");
     assert_eq!(
         (&first["status"]["url"], &first["status"]["confirmations"]),
         (&url.into(), &2.into())
@@ -471,7 +490,7 @@ fn a_sample_call_is_explained_as_the_server_would_answer_it() {
 
     // The gates that it meets.
     assert!(said.contains("\nin one run:        at most 5\n"), "{said}");
-    assert!(said.contains("\nlook-alikes:       warn: the same /to within 600s\n"), "{said}");
+    assert!(said.contains("\nlook-alikes:       warn: the same /to within 10m\n"), "{said}");
     let refund = |arguments: &str, words: &str| {
         let example = example();
         let command = ["policy", "explain", &example, "refund", "-"];
@@ -485,7 +504,7 @@ fn a_sample_call_is_explained_as_the_server_would_answer_it() {
     refund(r#"{"order_id":8812}"#, "args.amount > 100 says nothing of it: No such key: amount");
     let said = refund(r#"{"order_id":8812,"amount":101}"#, " yes, since args.amount > 100");
     assert!(said.contains(" AWAIT_APPROVAL APPROVAL_REQUIRED\n"), "{said}");
-    assert!(said.contains(" within 259200s, good for 3600s\n"), "{said}");
+    assert!(said.contains(" within 3days, good for 1h\n"), "{said}");
 
     let said = explain("{}", &["--run", "r-1", "--json"]).exits(1).json();
     assert_eq!(said["error"]["reason"], "IDENTITY_POINTER_EMPTY");

@@ -26,17 +26,23 @@ pub(super) fn write(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// A text without what could move a terminal's cursor: agents choose much of what is shown.
+/// A text without what could move a terminal's cursor, or show letters in another order than they are in: agents choose
+/// much of what is shown.
 pub(super) fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_control() {
+        if c.is_control() || turns_text(c) {
             plain.extend(c.escape_default());
         } else {
             plain.push(c);
         }
     }
     plain
+}
+
+/// Whether a character changes the direction of what follows (Unicode's UAX 9).
+fn turns_text(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Colours words, or does not.
@@ -124,4 +130,16 @@ pub(super) fn span(span: Duration) -> String {
         Duration::from_secs(span.as_secs())
     };
     humantime::format_duration(rounded).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_agents_chose_can_neither_move_the_cursor_nor_turn_the_text() {
+        assert_eq!(plain("a\x1b[2Jb"), "a\\u{1b}[2Jb");
+        assert_eq!(plain("pay \u{202e}001\u{2069}"), "pay \\u{202e}001\\u{2069}");
+        assert_eq!(plain("\u{61c}\u{200f}ü שלום"), "\\u{61c}\\u{200f}ü שלום");
+    }
 }

@@ -1,9 +1,9 @@
 //! `policy explain`: what a policy makes of one sample call.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use clap::Args;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::{
     identity::IdentityFlags,
@@ -75,11 +75,11 @@ struct Explained {
     key_basis: Option<&'static str>,
     fingerprint: Option<String>,
     downstream_key: Option<String>,
-    lease: Option<String>,
-    lease_max: String,
+    lease: Option<Span>,
+    lease_max: Span,
     max_attempts: u32,
-    downstream_deduplicates: Option<String>,
-    retention: String,
+    downstream_deduplicates: Option<Span>,
+    retention: Span,
     check_with: Option<String>,
     approval: Option<ExplainedApproval>,
     limit_per_run: Option<u32>,
@@ -97,15 +97,15 @@ struct ExplainedApproval {
     when: Option<String>,
     /// Why the expression says nothing of this call.
     unclear: Option<String>,
-    expires: String,
-    valid_for: String,
+    expires: Span,
+    valid_for: Span,
 }
 
 /// What is compared, as it is printed.
 #[derive(Serialize)]
 struct ExplainedLookAlike {
     subject: Vec<String>,
-    window: String,
+    window: Span,
     action: &'static str,
 }
 
@@ -120,13 +120,13 @@ struct ExplainedStatus {
     url: Option<String>,
     /// What is not there.
     missing: Option<String>,
-    timeout: String,
+    timeout: Span,
     /// The environment variables that the headers need.
     variables: Vec<String>,
-    visibility: String,
+    visibility: Span,
     confirmations: u32,
     probe_on_begin: bool,
-    give_up_after: String,
+    give_up_after: Span,
 }
 
 #[derive(Serialize)]
@@ -207,11 +207,11 @@ fn explained(explanation: Explanation) -> Explained {
         key_basis: identity.map(|identity| identity.basis.as_str()),
         fingerprint: identity.map(|identity| identity.fingerprint.to_string()),
         downstream_key,
-        lease: lease.map(seconds),
-        lease_max: seconds(rule.lease_max),
+        lease: lease.map(Span),
+        lease_max: Span(rule.lease_max),
         max_attempts: if rule.retry_failed { rule.max_attempts } else { 1 },
-        downstream_deduplicates: rule.downstream.dedup_window.map(seconds),
-        retention: seconds(rule.retention),
+        downstream_deduplicates: rule.downstream.dedup_window.map(Span),
+        retention: Span(rule.retention),
         check_with: rule.check_with.clone(),
         approval,
         limit_per_run: rule.limit_per_run,
@@ -232,15 +232,15 @@ fn approval(rule: &ToolPolicy, need: &Need, when: Option<String>) -> Option<Expl
         needed: need.is_there(),
         when,
         unclear,
-        expires: seconds(terms.expires),
-        valid_for: seconds(terms.valid_for),
+        expires: Span(terms.expires),
+        valid_for: Span(terms.valid_for),
     })
 }
 
 fn look_alike(rule: &LookAlikeRule) -> ExplainedLookAlike {
     ExplainedLookAlike {
         subject: rule.pointers().iter().map(ToString::to_string).collect(),
-        window: seconds(rule.window),
+        window: Span(rule.window),
         action: match rule.action {
             LookAlikeAction::Warn => "warn",
             LookAlikeAction::AwaitApproval => "await_approval",
@@ -266,12 +266,12 @@ fn status(asked: &Asked, when: StatusRule, rule: &ToolPolicy) -> ExplainedStatus
         address,
         url,
         missing: missing.as_ref().map(MissingValue::to_string),
-        timeout: seconds(endpoint.timeout),
+        timeout: Span(endpoint.timeout),
         variables: variables.map(str::to_owned).collect(),
-        visibility: seconds(when.visibility),
+        visibility: Span(when.visibility),
         confirmations: when.confirmations,
         probe_on_begin: when.probe_on_begin,
-        give_up_after: seconds(rule.give_up_after),
+        give_up_after: Span(rule.give_up_after),
     }
 }
 
@@ -286,12 +286,13 @@ fn text(it: &Explained) -> String {
     some("key basis", it.key_basis);
     some("fingerprint", it.fingerprint.as_deref());
     some("downstream key", it.downstream_key.as_deref());
-    some("lease", it.lease.as_deref());
-    some("deduplicated for", it.downstream_deduplicates.as_deref());
+    let spoken = |span: &Option<Span>| span.as_ref().map(ToString::to_string);
+    some("lease", spoken(&it.lease).as_deref());
+    some("deduplicated for", spoken(&it.downstream_deduplicates).as_deref());
     some("check with", it.check_with.as_deref());
     if it.key.is_some() {
         lines.add("attempts", format!("at most {}", it.max_attempts));
-        lines.add("result kept for", &it.retention);
+        lines.add("result kept for", it.retention.to_string());
     }
     gate_lines(it, &mut lines);
     if let Some(status) = &it.status {
@@ -335,11 +336,23 @@ fn status_lines(it: &ExplainedStatus, lines: &mut Lines) {
     let absences = format!("{} in a row, {} after the lease", it.confirmations, it.visibility);
     lines.add("absence takes", absences);
     lines.add("probe on begin", if it.probe_on_begin { "yes" } else { "no" });
-    lines.add("gives up after", &it.give_up_after);
+    lines.add("gives up after", it.give_up_after.to_string());
 }
 
-fn seconds(span: Duration) -> String {
-    prost_types::Duration::try_from(span).map(|span| span.to_string()).unwrap_or_default()
+/// A span: for programs in seconds, as in the answers of the service; for people as they say it.
+struct Span(Duration);
+
+impl Serialize for Span {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let span = prost_types::Duration::try_from(self.0);
+        span.map(|span| span.to_string()).unwrap_or_default().serialize(serializer)
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&output::span(self.0))
+    }
 }
 
 fn class(class: Class) -> &'static str {

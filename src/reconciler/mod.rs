@@ -85,7 +85,7 @@ impl Reconciler {
         // Before the lanes, and bounded, so that neither holds up the other for long.
         match self.expire_proposals(&request, &Budget::new(EXPIRED_MAX), None).await {
             Ok(totals) if totals.looked_at > 0 => {
-                tracing::info!(?totals, "proposals ran out undecided");
+                tracing::info!(%totals, "proposals ran out undecided");
             }
             Ok(_) => {}
             Err(error) => tracing::warn!(%error, "proposals could not be looked at"),
@@ -105,7 +105,7 @@ impl Reconciler {
                 let mut totals = Totals::default();
                 let swept = reconciler.run_lane(lane, &mut totals).await;
                 if totals.looked_at > 0 {
-                    tracing::info!(origin, ?totals, "open intents looked at");
+                    tracing::info!(origin, %totals, "open intents looked at");
                 }
                 if let Err(error) = swept {
                     tracing::warn!(%error, origin, "a sweep was cut short");

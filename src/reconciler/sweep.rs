@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    fmt,
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     time::Duration,
 };
@@ -90,6 +91,28 @@ impl Totals {
         self.needs_attention += other.needs_attention;
         self.unreachable += other.unreachable;
         self.failed_looks += other.failed_looks;
+    }
+}
+
+/// For people: what there was any of.
+impl fmt::Display for Totals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} looked at", self.looked_at)?;
+        for (count, word) in [
+            (self.completed, "completed"),
+            (self.failed, "failed"),
+            (self.unknown, "unknown"),
+            (self.expired, "expired"),
+            (self.unchanged, "unchanged"),
+            (self.needs_attention, "waiting for a person"),
+            (self.unreachable, "unreachable"),
+            (self.failed_looks, "to be looked at again after an error"),
+        ] {
+            if count > 0 {
+                write!(f, ", {count} {word}")?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -20,7 +20,9 @@ pub enum LogFormat {
 ///
 /// A filter that does not parse.
 pub fn init(filter: &str, format: LogFormat) -> Result<(), tracing_subscriber::filter::ParseError> {
-    let filter = EnvFilter::try_new(filter)?;
+    // The library that migrates tells of itself at length; a filter that names it still has its way.
+    let quiet = format!("refinery_core=warn,{filter}");
+    let filter = EnvFilter::try_new(quiet)?;
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

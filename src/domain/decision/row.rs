@@ -73,6 +73,8 @@ pub(super) fn push_attempt(
     let number = previous.map_or(1, |attempt| attempt.number + 1);
     let promise = Promise::of(policy, granted_on, number, previous);
     let wanted = call.lease.unwrap_or(policy.lease);
+    // Most intents have one: a vector that grows by itself would make room for four.
+    intent.attempts.reserve_exact(1);
     intent.attempts.push(Attempt {
         id: call.attempt_id,
         number,

@@ -15,8 +15,13 @@ use lru::LruCache;
 
 use crate::{domain::decision::BeginCall, store::history::RunCount, telemetry::metrics};
 
-/// How many runs and tools are remembered, in a MiB or two.
+/// How many runs and tools with several executions are remembered, in a MiB or two.
 const RUNS_MAX: NonZeroUsize = NonZeroUsize::new(16_384).expect("not zero");
+
+/// Where first executions are remembered: in so many sets of a few each, which is one line of the
+/// processor's cache and no list to keep in order. Most runs have no second one.
+const FIRST_SETS: usize = 4096;
+const FIRSTS_IN_SET: usize = 4;
 
 /// How many are written at once, those with the most executions first: people are shown a hundred of all,
 /// and a fleet whose every run sends two mails must not cost a row for each.
@@ -29,21 +34,47 @@ pub(super) struct Runs {
 }
 
 struct Known {
+    firsts: Firsts,
     runs: LruCache<u64, Run>,
     unwritten: HashSet<u64>,
 }
 
-#[derive(Default)]
+/// Runs with one execution, by their hashes; 0 is nobody. A set forgets its oldest.
+struct Firsts(Box<[[u64; FIRSTS_IN_SET]]>);
+
+impl Firsts {
+    fn set(&mut self, hash: u64) -> &mut [u64; FIRSTS_IN_SET] {
+        let sets = self.0.len() as u64;
+        &mut self.0[(hash % sets) as usize]
+    }
+
+    /// Takes it out, if it is there.
+    fn take(&mut self, hash: u64) -> bool {
+        let known = self.set(hash).iter_mut().find(|known| **known == hash);
+        known.map(|known| *known = 0).is_some()
+    }
+
+    fn put(&mut self, hash: u64) {
+        let set = self.set(hash);
+        set.rotate_right(1);
+        set[0] = hash;
+    }
+}
+
 struct Run {
     count: u64,
     unwritten: u64,
-    /// Whose it is, once it has something to write.
-    names: Option<Box<RunCount>>,
+    /// Whose it is.
+    names: RunCount,
 }
 
 impl Default for Runs {
     fn default() -> Self {
-        let known = Known { runs: LruCache::new(RUNS_MAX), unwritten: HashSet::new() };
+        let known = Known {
+            firsts: Firsts(vec![[0; FIRSTS_IN_SET]; FIRST_SETS].into()),
+            runs: LruCache::new(RUNS_MAX),
+            unwritten: HashSet::new(),
+        };
         Self { hasher: RandomState::new(), known: Mutex::new(known) }
     }
 }
@@ -54,28 +85,31 @@ impl Runs {
         if call.run_id.is_empty() {
             return false;
         }
-        let hash = self.hasher.hash_one((&call.namespace, &call.tool, &call.run_id));
+        let hash = self.hasher.hash_one((&call.namespace, &call.tool, &call.run_id)).max(1);
         let mut known = self.known.lock().expect("no panic holds this lock");
-        let Known { runs, unwritten } = &mut *known;
-        let Some(run) = runs.get_mut(&hash) else {
-            let first = Run { count: 1, unwritten: 1, names: None };
-            if let Some((forgotten, run)) = runs.push(hash, first)
-                && unwritten.remove(&forgotten)
-            {
-                metrics::dropped("runs", usize::try_from(run.unwritten).unwrap_or(usize::MAX));
-            }
+        let Known { firsts, runs, unwritten } = &mut *known;
+        if let Some(run) = runs.get_mut(&hash) {
+            run.count += 1;
+            run.unwritten += 1;
+            unwritten.insert(hash);
+            return true;
+        }
+        if !firsts.take(hash) {
+            firsts.put(hash);
             return false;
+        }
+        let names = RunCount {
+            namespace: call.namespace.clone(),
+            tool: call.tool.clone(),
+            run_id: call.run_id.clone(),
+            count: 0,
         };
-        run.count += 1;
-        run.unwritten += 1;
-        run.names.get_or_insert_with(|| {
-            Box::new(RunCount {
-                namespace: call.namespace.clone(),
-                tool: call.tool.clone(),
-                run_id: call.run_id.clone(),
-                count: 0,
-            })
-        });
+        let run = Run { count: 2, unwritten: 2, names };
+        if let Some((forgotten, run)) = runs.push(hash, run)
+            && unwritten.remove(&forgotten)
+        {
+            metrics::dropped("runs", usize::try_from(run.unwritten).unwrap_or(usize::MAX));
+        }
         unwritten.insert(hash);
         true
     }
@@ -83,7 +117,7 @@ impl Runs {
     /// What is to be written next.
     pub(super) fn take(&self) -> Vec<RunCount> {
         let mut known = self.known.lock().expect("no panic holds this lock");
-        let Known { runs, unwritten } = &mut *known;
+        let Known { runs, unwritten, .. } = &mut *known;
         let mut waiting: Vec<(u64, u64)> = unwritten
             .iter()
             .filter_map(|hash| runs.peek(hash).map(|run| (run.count, *hash)))
@@ -96,7 +130,7 @@ impl Runs {
             unwritten.remove(&hash);
             let run = runs.peek_mut(&hash)?;
             let count = std::mem::take(&mut run.unwritten);
-            Some(RunCount { count, ..RunCount::clone(run.names.as_deref()?) })
+            Some(RunCount { count, ..run.names.clone() })
         });
         taken.collect()
     }
@@ -104,9 +138,9 @@ impl Runs {
     /// Gives back what was certainly not written.
     pub(super) fn put_back(&self, counts: Vec<RunCount>) {
         let mut known = self.known.lock().expect("no panic holds this lock");
-        let Known { runs, unwritten } = &mut *known;
+        let Known { runs, unwritten, .. } = &mut *known;
         for RunCount { namespace, tool, run_id, count } in counts {
-            let hash = self.hasher.hash_one((&namespace, &tool, &run_id));
+            let hash = self.hasher.hash_one((&namespace, &tool, &run_id)).max(1);
             match runs.peek_mut(&hash) {
                 Some(run) => {
                     run.unwritten += count;
@@ -148,6 +182,21 @@ mod tests {
         runs.put_back(taken);
         assert!(runs.executed(&of_run("r1")));
         assert_eq!(counts(runs.take()), [("r1".to_owned(), 2)]);
+    }
+
+    #[test]
+    fn a_first_execution_is_remembered_while_thousands_of_others_come() {
+        let runs = Runs::default();
+        let others =
+            |of: &str| (0..2000).filter(|n| runs.executed(&of_run(&format!("{of}{n}")))).count();
+        assert_eq!(others("a"), 0);
+        assert_eq!(others("b"), 0);
+        // Of 4,000 in 4,096 sets of four few are pushed out.
+        assert!(others("a") >= 1900);
+        for crowd in 0..50 {
+            others(&format!("c{crowd}-"));
+        }
+        assert!(others("b") <= 100, "the memory is bounded");
     }
 
     #[test]
