@@ -275,7 +275,7 @@ async fn follow_store(ledger: Arc<Ledger>, health: HealthReporter, stopping: Can
 
 /// A bad file keeps a server from starting. One that has been replaced since does not: an older
 /// replica that restarts goes on with the newer policy. Says what was offered.
-async fn offer_at_start(ledger: &Ledger, path: &PathBuf) -> anyhow::Result<String> {
+async fn offer_at_start(ledger: &Ledger, path: &Path) -> anyhow::Result<String> {
     let text = read_policy(path).await?;
     match ledger.offer_policy(&text).await {
         Ok(version) => tracing::info!(version, "policy active"),
