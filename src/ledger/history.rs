@@ -120,7 +120,7 @@ impl Notes {
         };
         let resent = attempt_id.is_some_and(|id| self.repeats.asked_before(row.id(), id));
         let layer = layer_of(row, &asked, resent);
-        let repeat = Repeat {
+        self.repeats.seen(row.id(), layer, answered, || Repeat {
             at: now,
             caller: call.caller.clone(),
             attempt_id,
@@ -131,8 +131,7 @@ impl Notes {
             trace_id: origin.trace_id,
             answered,
             layer,
-        };
-        self.repeats.seen(row.id(), repeat);
+        });
         let first_grant = answered.executes() && row.attempts.is_empty();
         let again = first_grant && self.runs.executed(call);
         self.tallies.add(call, listed, answered, |counts| {

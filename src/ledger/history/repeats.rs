@@ -1,13 +1,22 @@
 //! Repeats that are not yet written, and when a Begin last met a row.
 
-use std::{collections::HashMap, num::NonZeroUsize, sync::Mutex};
+use std::{
+    collections::HashMap,
+    num::NonZeroUsize,
+    sync::Mutex,
+    time::{Duration, Instant},
+};
 
 use lru::LruCache;
 use uuid::Uuid;
 
 use super::may_try_again;
 use crate::{
-    domain::repeat::{Answered, LayerCounts, REPEATS_KEPT_MAX, Repeat},
+    clock::monotonic,
+    domain::{
+        attempt::Layer,
+        repeat::{Answered, LayerCounts, REPEATS_KEPT_MAX, Repeat},
+    },
     store::{Store, Touch, history::Repeated},
     telemetry::metrics,
 };
@@ -21,6 +30,12 @@ const KEPT_MAX: usize = REPEATS_KEPT_MAX as usize;
 /// How many records may wait to be written, a few MiB; further repeats are counted only.
 const RECORDS_MAX: usize = 8192;
 
+/// How many rows are remembered of which records were taken lately, and for how long. A row of which this
+/// server has taken as many as are kept needs no more: they would be made, sent and thrown away. After that
+/// time a key may have been purged and begun anew.
+const TAKEN_MAX: NonZeroUsize = NonZeroUsize::new(8192).expect("not zero");
+const TAKEN_FOR: Duration = Duration::from_secs(10 * 60);
+
 /// How many rows one statement counts up.
 const BATCH_ROWS_MAX: usize = 1000;
 
@@ -33,7 +48,14 @@ const ASKED_MAX: NonZeroUsize = NonZeroUsize::new(8192).expect("not zero");
 /// Repeats that are not yet written.
 pub(super) struct Repeats {
     pending: Mutex<Pending>,
+    taken: Mutex<LruCache<Uuid, Taken>>,
     asked: Mutex<LruCache<(Uuid, Uuid), ()>>,
+}
+
+/// How many records of a row were taken, and since when.
+struct Taken {
+    records: usize,
+    since: Instant,
 }
 
 #[derive(Default)]
@@ -53,7 +75,11 @@ struct Row {
 
 impl Default for Repeats {
     fn default() -> Self {
-        Self { pending: Mutex::default(), asked: Mutex::new(LruCache::new(ASKED_MAX)) }
+        Self {
+            pending: Mutex::default(),
+            taken: Mutex::new(LruCache::new(TAKEN_MAX)),
+            asked: Mutex::new(LruCache::new(ASKED_MAX)),
+        }
     }
 }
 
@@ -64,27 +90,40 @@ impl Repeats {
         asked.put((id, attempt), ()).is_some()
     }
 
-    /// A Begin has met a row that was there.
-    pub(super) fn seen(&self, id: Uuid, repeat: Repeat) {
+    /// A Begin has met a row that was there; `record` makes what is kept of it, if it is.
+    pub(super) fn seen(
+        &self,
+        id: Uuid,
+        layer: Layer,
+        answered: Answered,
+        record: impl FnOnce() -> Repeat,
+    ) {
         let mut pending = self.pending.lock().expect("no panic holds this lock");
         let Pending { rows, records } = &mut *pending;
         if rows.len() >= ROWS_MAX && !rows.contains_key(&id) {
             return metrics::dropped("repeats", 1);
         }
         let row = rows.entry(id).or_default();
-        row.layers.add(repeat.layer, 1);
+        row.layers.add(layer, 1);
         // Another call under this key leaves no trace on the row itself.
-        if repeat.answered != Answered::ParametersChanged {
-            let replayed = matches!(repeat.answered, Answered::Completed | Answered::ResultPruned);
+        if answered != Answered::ParametersChanged {
+            let replayed = matches!(answered, Answered::Completed | Answered::ResultPruned);
             *row.replays.get_or_insert_default() += u64::from(replayed);
         }
-        if row.records.len() >= KEPT_MAX {
+        let mut taken = self.taken.lock().expect("no panic holds this lock");
+        let now = monotonic();
+        let of_row = taken.get_or_insert_mut(id, || Taken { records: 0, since: now });
+        if now.duration_since(of_row.since) > TAKEN_FOR {
+            *of_row = Taken { records: 0, since: now };
+        }
+        if of_row.records >= KEPT_MAX {
             // It is counted, and could not be among those that are kept.
         } else if *records >= RECORDS_MAX {
             metrics::dropped("records", 1);
         } else {
             *records += 1;
-            row.records.push(repeat);
+            of_row.records += 1;
+            row.records.push(record());
         }
     }
 
@@ -155,7 +194,7 @@ fn batches(rows: HashMap<Uuid, Row>) -> Vec<Vec<Repeated>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{attempt::Layer, time::Timestamp};
+    use crate::domain::time::Timestamp;
 
     fn repeat(number: i64) -> Repeat {
         Repeat {
@@ -170,6 +209,25 @@ mod tests {
             answered: Answered::Completed,
             layer: Layer::Model,
         }
+    }
+
+    fn see(repeats: &Repeats, id: Uuid, number: i64) {
+        repeats.seen(id, Layer::Model, Answered::Completed, || repeat(number));
+    }
+
+    /// Whether or not the first hundred are written yet.
+    #[test]
+    fn a_row_whose_records_are_all_kept_is_counted_only() {
+        let repeats = Repeats::default();
+        let id = Uuid::from_u128(1);
+        (0..60).for_each(|n| see(&repeats, id, n));
+        let written = std::mem::take(&mut *repeats.pending.lock().unwrap());
+        (60..260).for_each(|n| see(&repeats, id, n));
+        see(&repeats, Uuid::from_u128(2), 0);
+        let pending = repeats.pending.lock().unwrap();
+        assert_eq!((written.records, pending.records), (60, 41));
+        assert_eq!(pending.rows[&id].layers.of(Layer::Model), 200);
+        assert_eq!(pending.rows[&id].replays, Some(200));
     }
 
     fn row(records: impl Iterator<Item = i64>) -> Row {
@@ -197,7 +255,7 @@ mod tests {
     fn memory_is_bounded_in_rows_and_in_records() {
         let repeats = Repeats::default();
         for n in 0..ROWS_MAX as u128 + 10 {
-            repeats.seen(Uuid::from_u128(n), repeat(0));
+            see(&repeats, Uuid::from_u128(n), 0);
         }
         let pending = repeats.pending.lock().unwrap();
         assert_eq!((pending.rows.len(), pending.records), (ROWS_MAX, RECORDS_MAX));
@@ -210,7 +268,7 @@ mod tests {
     fn what_is_put_back_comes_first() {
         let repeats = Repeats::default();
         let id = Uuid::from_u128(1);
-        (200..300).for_each(|n| repeats.seen(id, repeat(n)));
+        (200..300).for_each(|n| see(&repeats, id, n));
         let mut pending = repeats.pending.lock().unwrap();
         let Row { layers, records, .. } = row(0..60);
         pending.put_back(Repeated { id, layers, records });
