@@ -41,9 +41,9 @@ const FORGET_ROWS_MAX: usize = 1000;
 const FORGETTINGS_MAX: usize = 8;
 
 /// While somebody calls, so many intents are looked at together, in all lanes one after the other, and so
-/// long is reserved for each: some hundreds a second, and a call never waits behind a crowd of answers.
-const ROWS_BESIDE_CALLERS: usize = 4;
-const SPAN_BESIDE_CALLERS: Duration = Duration::from_millis(4);
+/// long is reserved for each: over a hundred a second, and a call never waits behind a crowd of answers.
+const ROWS_BESIDE_CALLERS: usize = 2;
+const SPAN_BESIDE_CALLERS: Duration = Duration::from_millis(8);
 
 impl Ledger {
     /// Puts on the agenda what is still unsettled of grants whose lease is over, and in the calendar of
