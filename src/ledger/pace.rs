@@ -16,6 +16,11 @@ use crate::clock::monotonic;
 /// How long after a call others are expected.
 const EXPECTED: Duration = Duration::from_secs(1);
 
+/// While somebody calls, so many rows are taken at a step, in all lanes one step after the other, and so long
+/// is reserved for each row: over a hundred a second, and a call never waits behind a crowd of answers.
+const ROWS_BESIDE_CALLERS: usize = 2;
+const SPAN_OF_ROW: Duration = Duration::from_millis(8);
+
 /// Counts calls, and keeps the background apart.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
@@ -38,8 +43,24 @@ impl Pace {
         self.calls.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether somebody has called lately.
-    pub(super) fn is_called(&self) -> bool {
+    /// How many of so many rows are for the next step: all of them, or a few after a wait for their turn,
+    /// behind all that were asked for before, where somebody has called lately.
+    pub(super) async fn step(&self, rows: usize) -> usize {
+        if !self.is_called() {
+            return rows;
+        }
+        let rows = rows.min(ROWS_BESIDE_CALLERS);
+        let now = monotonic();
+        let from = self.with(|kept| {
+            let from = kept.until.map_or(now, |until| until.max(now));
+            kept.until = Some(from + SPAN_OF_ROW * rows as u32);
+            from
+        });
+        tokio::time::sleep(from.duration_since(now)).await;
+        rows
+    }
+
+    fn is_called(&self) -> bool {
         let calls = self.calls.load(Ordering::Relaxed);
         self.with(|kept| {
             if kept.calls != calls {
@@ -49,21 +70,6 @@ impl Pace {
             let lately = |at: Instant| monotonic().duration_since(at) < EXPECTED;
             kept.called_at.is_some_and(lately)
         })
-    }
-
-    /// Waits for a turn to take a step that should last `span`, behind all that were asked for before;
-    /// where nobody has called lately, not at all.
-    pub(super) async fn step(&self, span: Duration) {
-        if !self.is_called() {
-            return;
-        }
-        let now = monotonic();
-        let from = self.with(|kept| {
-            let from = kept.until.map_or(now, |until| until.max(now));
-            kept.until = Some(from + span);
-            from
-        });
-        tokio::time::sleep(from.duration_since(now)).await;
     }
 
     fn with<T>(&self, job: impl FnOnce(&mut Kept) -> T) -> T {
@@ -76,20 +82,27 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn steps_follow_each_other_only_while_somebody_calls() {
+    async fn steps_are_small_and_follow_each_other_only_while_somebody_calls() {
         let pace = Pace::default();
-        let began = monotonic();
-        pace.step(Duration::from_millis(100)).await;
-        pace.step(Duration::from_millis(100)).await;
-        let idle = monotonic().duration_since(began);
-        assert!(idle < Duration::from_millis(50), "nobody calls, and it took {idle:?}");
+        let steps = async |rows: [usize; 3]| {
+            let began = monotonic();
+            let mut taken = Vec::new();
+            for rows in rows {
+                taken.push(pace.step(rows).await);
+            }
+            (taken, monotonic().duration_since(began))
+        };
+        let (taken, idle) = steps([100, 100, 1]).await;
+        assert_eq!(taken, [100, 100, 1]);
+        assert!(idle < Duration::from_millis(1), "nobody calls, and it took {idle:?}");
 
         pace.called();
-        let began = monotonic();
-        pace.step(Duration::from_millis(100)).await;
-        pace.step(Duration::from_millis(100)).await;
-        pace.step(Duration::from_millis(100)).await;
-        let called = monotonic().duration_since(began);
-        assert!(called >= Duration::from_millis(200), "{called:?}");
+        let (taken, called) = steps([100, 100, 1]).await;
+        assert_eq!(taken, [ROWS_BESIDE_CALLERS, ROWS_BESIDE_CALLERS, 1]);
+        // The third waits for the spans of the first two.
+        assert!(called >= SPAN_OF_ROW * 2 * ROWS_BESIDE_CALLERS as u32, "{called:?}");
+
+        tokio::time::sleep(EXPECTED * 2).await;
+        assert_eq!(pace.step(100).await, 100, "nobody has called for a while");
     }
 }

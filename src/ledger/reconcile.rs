@@ -6,7 +6,7 @@
 mod look;
 mod look_first;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc};
 
 use uuid::Uuid;
 
@@ -39,11 +39,6 @@ const FORGET_ROWS_MAX: usize = 1000;
 
 /// How many such statements a pass sends: what is left waits for the next one.
 const FORGETTINGS_MAX: usize = 8;
-
-/// While somebody calls, so many intents are looked at together, in all lanes one after the other, and so
-/// long is reserved for each: over a hundred a second, and a call never waits behind a crowd of answers.
-const ROWS_BESIDE_CALLERS: usize = 2;
-const SPAN_BESIDE_CALLERS: Duration = Duration::from_millis(8);
 
 impl Ledger {
     /// Puts on the agenda what is still unsettled of grants whose lease is over, and in the calendar of
@@ -99,12 +94,9 @@ impl Ledger {
     ) -> Result<Swept, LedgerError> {
         let mut swept = Swept { looked: Vec::new(), failed: 0 };
         let mut entries = entries.into_iter();
-        while !entries.as_slice().is_empty() {
-            let rows_max = if self.pace.is_called() { ROWS_BESIDE_CALLERS } else { usize::MAX };
-            let step: Vec<Entry> = entries.by_ref().take(rows_max).collect();
-            self.pace
-                .step(SPAN_BESIDE_CALLERS * u32::try_from(step.len()).unwrap_or(u32::MAX))
-                .await;
+        while entries.len() > 0 {
+            let rows = self.pace.step(entries.len()).await;
+            let step: Vec<Entry> = entries.by_ref().take(rows).collect();
             let Looks { looked, failed, .. } = self.look_at(step, scope.dry_run, false).await?;
             swept.looked.extend(looked);
             swept.failed += failed.len();

@@ -206,8 +206,11 @@ async fn answers(
         if inside {
             shared.lock().unwrap().seams.answer.push(arrived);
         }
-        // Ready for the next query: the transaction's last word.
-        inside &= !(committed && message[0] == b'Z');
+        // Ready for the next query: the transaction's last word. What is sent after it is no write.
+        if committed && message[0] == b'Z' {
+            inside = false;
+            now.lock().unwrap().at_once = false;
+        }
         client.write_all(&message[..passing]).await.ok()?;
         let cuts = matches!(fault, Some(Fault::CutAnswer(_) | Fault::SwallowCommit));
         if commits && cuts {

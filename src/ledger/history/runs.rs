@@ -80,12 +80,17 @@ impl Default for Runs {
 }
 
 impl Runs {
+    /// What a run is known by; never 0.
+    fn hash(&self, namespace: &str, tool: &str, run_id: &str) -> u64 {
+        self.hasher.hash_one((namespace, tool, run_id)).max(1)
+    }
+
     /// An intent was executed for the first time; whether its run had executed the tool before.
     pub(super) fn executed(&self, call: &BeginCall) -> bool {
         if call.run_id.is_empty() {
             return false;
         }
-        let hash = self.hasher.hash_one((&call.namespace, &call.tool, &call.run_id)).max(1);
+        let hash = self.hash(&call.namespace, &call.tool, &call.run_id);
         let mut known = self.known.lock().expect("no panic holds this lock");
         let Known { firsts, runs, unwritten } = &mut *known;
         if let Some(run) = runs.get_mut(&hash) {
@@ -140,7 +145,7 @@ impl Runs {
         let mut known = self.known.lock().expect("no panic holds this lock");
         let Known { runs, unwritten, .. } = &mut *known;
         for RunCount { namespace, tool, run_id, count } in counts {
-            let hash = self.hasher.hash_one((&namespace, &tool, &run_id)).max(1);
+            let hash = self.hash(&namespace, &tool, &run_id);
             match runs.peek_mut(&hash) {
                 Some(run) => {
                     run.unwritten += count;

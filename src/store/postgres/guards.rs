@@ -13,7 +13,6 @@ use uuid::Uuid;
 use super::{
     PostgresStore,
     parameters::{micros, time},
-    sql::GUARD_LOCK,
 };
 use crate::{
     domain::{identity::Key, time::Timestamp},
@@ -25,9 +24,15 @@ use crate::{
     },
 };
 
-/// `store.guards.lock`: in the order of their numbers, so that no two batches wait for each other.
+/// Takes the locks that a parameter names, in their order: by their numbers, so that no two batches wait for
+/// each other. The first number is one of ours: such locks meet none but each other.
+pub(super) fn locks_of(parameter: usize) -> String {
+    format!("pg_advisory_xact_lock(7897, k) FROM unnest(${parameter}::int4[]) AS k")
+}
+
+/// `store.guards.lock`.
 pub(super) fn lock() -> String {
-    format!("SELECT pg_advisory_xact_lock({GUARD_LOCK}, k) FROM unnest($1::int4[]) AS k")
+    format!("SELECT {}", locks_of(1))
 }
 
 /// The locks of a batch. Two runs may share one: they then wait for each other, and no more.

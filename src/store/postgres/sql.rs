@@ -79,19 +79,6 @@ impl Shape {
             .fold(0, |index, bit| index * 2 + usize::from(bit))
     }
 
-    /// The types of the rows that it takes, in the order of its parameters.
-    fn records(self) -> impl Iterator<Item = &'static str> {
-        [
-            (self.guards, "intent_guard"),
-            (self.new, "new_intent"),
-            (self.settled, "settled_intent"),
-            (self.changed, "changed_intent"),
-            (self.events, "intent_fact"),
-        ]
-        .into_iter()
-        .filter_map(|(has, record)| has.then_some(record))
-    }
-
     /// Every shape, in the order of their numbers.
     pub(super) fn all() -> impl Iterator<Item = Self> {
         (0..Self::COUNT).map(|index| Self {
@@ -113,12 +100,13 @@ impl Shape {
 /// waited for and then counts as present; it is read by a statement of its own, since this one's
 /// snapshot cannot see it. Times are read once, at the start of the transaction.
 pub(super) fn write(shape: Shape) -> String {
-    write_into(shape, "")
+    write_into(shape, "").0
 }
 
-/// [`write`], with what follows the columns of its answer.
-fn write_into(shape: Shape, into: &str) -> String {
-    let mut parameters = 0;
+/// [`write`], with what follows the columns of its answer; and the types of the records that it takes, in
+/// the order of its parameters.
+fn write_into(shape: Shape, into: &str) -> (String, Vec<&'static str>) {
+    let mut parameters = Vec::new();
     let mut parts = vec![
         "clock AS (SELECT now() AS at)".to_owned(),
         "policy AS (SELECT version FROM active_policy)".to_owned(),
@@ -168,11 +156,12 @@ fn write_into(shape: Shape, into: &str) -> String {
         );
     }
     let blocked = if shape.guards { ", array(SELECT id FROM blocked)" } else { "" };
-    format!(
+    let statement = format!(
         "WITH {}
         SELECT clock.at, policy.version, array(SELECT id FROM written){blocked}{into} FROM clock, policy",
         parts.join(",\n        ")
-    )
+    );
+    (statement, parameters)
 }
 
 /// A whole transaction as one message: the locks, the statement and the commit.
@@ -189,24 +178,23 @@ pub(super) struct WriteFunction {
 
 /// [`write`] as a function.
 pub(super) fn write_function(shape: Shape) -> WriteFunction {
-    let mut types: Vec<String> = shape.records().map(|record| format!("{record}[]")).collect();
     let mut answer =
         vec!["written_at timestamptz", "active_policy_version int4", "written_ids uuid[]"];
-    let mut into = "written_at, active_policy_version, written_ids".to_owned();
+    let mut into = " INTO written_at, active_policy_version, written_ids".to_owned();
+    if shape.guards {
+        answer.push("blocked_ids uuid[]");
+        into.push_str(", blocked_ids");
+    }
+    let (statement, records) = write_into(shape, &into);
+    let mut types: Vec<String> = records.iter().map(|record| format!("{record}[]")).collect();
     let mut guard = String::new();
     if shape.guards {
         types.push("int4[]".to_owned());
-        answer.push("blocked_ids uuid[]");
-        into.push_str(", blocked_ids");
-        guard = format!(
-            "PERFORM pg_advisory_xact_lock({GUARD_LOCK}, k) FROM unnest(${}) AS k;",
-            types.len()
-        );
+        guard = format!("PERFORM {};", guards::locks_of(types.len()));
     }
     let name = format!("pg_temp.write_{}", shape.index());
     let takes = types.join(", ");
     let gives = join(&answer, |column| format!("OUT {column}"));
-    let statement = write_into(shape, &format!(" INTO {into}"));
     let values = join(&(1..=types.len()).collect::<Vec<_>>(), |number| format!("${number}"));
     WriteFunction {
         create: format!(
@@ -222,9 +210,9 @@ pub(super) fn write_function(shape: Shape) -> WriteFunction {
 }
 
 /// Rows that arrive as an array of records.
-fn source(name: &str, record: &str, parameters: &mut usize) -> String {
-    *parameters += 1;
-    format!("{name} AS (SELECT * FROM unnest(${parameters}::{record}[]))")
+fn source(name: &str, record: &'static str, parameters: &mut Vec<&'static str>) -> String {
+    parameters.push(record);
+    format!("{name} AS (SELECT * FROM unnest(${}::{record}[]))", parameters.len())
 }
 
 /// Where there are guards: a row of theirs that is not refused.
@@ -384,6 +372,3 @@ pub(super) fn element(kind: Kind) -> Type {
 /// Held shared by every write and exclusively by a policy's activation. The number is arbitrary,
 /// one of ours.
 pub(super) const POLICY_LOCK: i64 = 0x1e_d9e4_0001;
-
-/// The first number of the locks of runs and subjects, which meet none but each other.
-pub(super) const GUARD_LOCK: i32 = 7897;
