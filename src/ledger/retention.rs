@@ -17,7 +17,7 @@ use crate::{
         time::Timestamp,
     },
     store::{
-        RowKey, StoreError, Stored,
+        RowKey, StoreError, Stored, Version,
         retention::{FILED_TOGETHER_MAX, Filed, Kept, NextLook, Tombstone},
     },
     telemetry::metrics,
@@ -87,25 +87,24 @@ impl Ledger {
         while !stopping.is_cancelled() && self.gather().await? {}
         let mut all = Forgotten::default();
         while !stopping.is_cancelled() {
-            let Some(done) = self.prune_once().await? else { break };
+            let Some(done) = self.prune_once(Leisure(stopping)).await? else { break };
             all.looked_at += done.looked_at;
             all.pruned += done.pruned;
             all.purged += done.purged;
-            metrics::forgotten(done.pruned, done.purged);
         }
         Ok(all)
     }
 
     /// Looks through a few entries of the calendar; nothing if none is due.
-    async fn prune_once(&self) -> Result<Option<Forgotten>, LedgerError> {
-        let (now, claimed) = at_leisure(self.store.claim_filed(ENTRIES_MAX, CLAIM)).await?;
+    async fn prune_once(&self, leisure: Leisure<'_>) -> Result<Option<Forgotten>, LedgerError> {
+        let (now, claimed) = leisure.step(self.store.claim_filed(ENTRIES_MAX, CLAIM)).await?;
         if claimed.is_empty() {
             return Ok(None);
         }
         let mut looks: Vec<(Timestamp, (Uuid, Uuid))> = Vec::new();
         let mut done = Forgotten::default();
         for entry in &claimed {
-            let next = self.look_through(entry, now, &mut done).await?;
+            let next = self.look_through(entry, now, &mut done, leisure).await?;
             let far = |at: Timestamp| at.min(now + FAR);
             looks.extend(next.into_iter().map(|(row, at)| (far(at), (row, entry.id))));
         }
@@ -113,7 +112,7 @@ impl Ledger {
         let looks: Vec<NextLook> =
             together.into_iter().map(|(due_at, rows)| NextLook { due_at, rows }).collect();
         // Last: until then the entries stand, and whoever claims them next finds the rows as they are.
-        at_leisure(self.store.file(&claimed, &looks)).await?;
+        leisure.step(self.store.file(&claimed, &looks)).await?;
         Ok(Some(done))
     }
 
@@ -123,8 +122,9 @@ impl Ledger {
         entry: &Filed,
         now: Timestamp,
         done: &mut Forgotten,
+        leisure: Leisure<'_>,
     ) -> Result<Vec<(Uuid, Timestamp)>, LedgerError> {
-        let kept = at_leisure(self.store.kept(&entry.rows)).await?;
+        let kept = leisure.step(self.store.kept(&entry.rows)).await?;
         let policies = self.policies.current();
         let policy_of = |kept: &Kept| policies.active().tool(&kept.namespace, &kept.tool);
         let mut next = Vec::new();
@@ -140,11 +140,11 @@ impl Ledger {
             }
         }
         let version = policies.active().version();
-        let pruned = self.prune_rows(&prune, version, now).await?;
+        let pruned = self.prune_rows(&prune, version, now, leisure).await?;
         let mut purged = Vec::with_capacity(purge.len());
         for part in purge.chunks(TOGETHER_MAX) {
-            let answer = at_leisure(self.store.purge(part, version)).await;
-            purged.extend(lost_to_others(answer, part.len())?);
+            let gone = leisure.step(self.purge_together(part, version)).await;
+            purged.extend(gone?);
         }
         let mut missed = false;
         for (id, kept) in prune {
@@ -179,10 +179,11 @@ impl Ledger {
         rows: &[(Uuid, Kept)],
         policy: u32,
         now: Timestamp,
+        leisure: Leisure<'_>,
     ) -> Result<Pruned, LedgerError> {
         let mut pruned = Pruned::default();
         for part in rows.chunks(TOGETHER_MAX).flat_map(by_bytes) {
-            match at_leisure(self.prune_together(part, policy, now)).await {
+            match leisure.step(self.prune_together(part, policy, now)).await {
                 Err(error) if is_of_a_row(&error) => {}
                 done => {
                     pruned.rows.extend(done?);
@@ -227,7 +228,20 @@ impl Ledger {
         let left = self.store.prune(&tombstones, policy).await;
         let left = lost_to_others(left, tombstones.len())?;
         let done = tombstones.iter().zip(left).filter(|(_, left)| *left);
-        Ok(done.map(|(tombstone, _)| tombstone.intent.id()).collect())
+        let done: Vec<Uuid> = done.map(|(tombstone, _)| tombstone.intent.id()).collect();
+        metrics::forgotten(done.len(), 0);
+        Ok(done)
+    }
+
+    /// Forgets tombstones; says which of them.
+    async fn purge_together(
+        &self,
+        rows: &[(Uuid, Version)],
+        policy: u32,
+    ) -> Result<Vec<bool>, StoreError> {
+        let gone = lost_to_others(self.store.purge(rows, policy).await, rows.len())?;
+        metrics::forgotten(0, gone.iter().filter(|gone| **gone).count());
+        Ok(gone)
     }
 }
 
@@ -240,13 +254,20 @@ struct Pruned {
     poisonous: HashSet<Uuid>,
 }
 
-/// Does a step, and rests.
-async fn at_leisure<T>(step: impl Future<Output = T>) -> T {
-    let began = monotonic();
-    let done = step.await;
-    let rest = monotonic().duration_since(began) * RESTS;
-    tokio::time::sleep(rest.clamp(REST_LEAST, REST_MOST)).await;
-    done
+/// Takes steps with rests between them, until the server stops: it is not kept waiting by a rest.
+#[derive(Clone, Copy)]
+struct Leisure<'a>(&'a CancellationToken);
+
+impl Leisure<'_> {
+    /// Does a step, and rests.
+    async fn step<T>(self, step: impl Future<Output = T>) -> T {
+        let began = monotonic();
+        let done = step.await;
+        let rest = monotonic().duration_since(began) * RESTS;
+        let rest = tokio::time::sleep(rest.clamp(REST_LEAST, REST_MOST));
+        self.0.run_until_cancelled(rest).await;
+        done
+    }
 }
 
 /// Whether the store finds fault with one of the rows.

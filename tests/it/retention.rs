@@ -390,8 +390,12 @@ on_both_stores! {
             begin(&server.agent, charge("o-1", 1200, "a")).await.reason() == Reason::ResultPruned
         })
         .await;
-        let (_, metrics) = http::get(&format!("{}/metrics", server.http)).await;
-        assert!(metrics.contains("intent_ledger_pruned_total"), "{metrics}");
+        // It is counted once the server has heard of it, which may be after whoever reads the row.
+        wait_until("it is counted", async || {
+            let (_, metrics) = http::get(&format!("{}/metrics", server.http)).await;
+            metrics.contains("intent_ledger_pruned_total")
+        })
+        .await;
     }
 
     /// Servers that are killed in the middle of passes lose no row.
