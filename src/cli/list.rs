@@ -8,6 +8,7 @@ use clap::{
 use super::{
     answer::Page,
     client::{CallError, ClientFlags},
+    output::plain,
 };
 use crate::proto::v1;
 
@@ -114,7 +115,7 @@ fn show(flags: &ListFlags, intents: Vec<v1::Intent>, next: &str) -> anyhow::Resu
     }
     flags.client.print(&Page(v1::ListIntentsResponse { intents, ..Default::default() }))?;
     if !next.is_empty() {
-        eprintln!("there are more: add --all, or --page-token {next}");
+        eprintln!("there are more: add --all, or --page-token {}", plain(next));
     }
     Ok(())
 }

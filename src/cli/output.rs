@@ -7,9 +7,14 @@ use std::{
 
 use serde::Serialize;
 
-/// A value as one line of JSON.
+/// A value as one line of JSON. What could play with a terminal is escaped, which tells a program the same.
 pub(super) fn line(value: &impl Serialize) -> anyhow::Result<String> {
-    Ok(serde_json::to_string(value)? + "\n")
+    let mut line = String::new();
+    for c in serde_json::to_string(value)?.chars() {
+        // All of them lie in the first plane, and nothing of them stands outside a string.
+        if plays_tricks(c) { line += &format!("\\u{:04x}", u32::from(c)) } else { line.push(c) }
+    }
+    Ok(line + "\n")
 }
 
 /// An error with its causes; the messages of the layers below read after "failed to".
@@ -26,12 +31,12 @@ pub(super) fn write(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// A text without what could move a terminal's cursor, or show letters in another order than they are in: agents choose
-/// much of what is shown.
+/// A text without what could move a terminal's cursor, or show words in another order than they stand:
+/// agents choose much of what is shown.
 pub(super) fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_control() || turns_text(c) {
+        if plays_tricks(c) {
             plain.extend(c.escape_default());
         } else {
             plain.push(c);
@@ -40,9 +45,10 @@ pub(super) fn plain(text: &str) -> String {
     plain
 }
 
-/// Whether a character changes the direction of what follows (Unicode's UAX 9).
-fn turns_text(c: char) -> bool {
-    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+/// Whether a character moves the cursor, or turns the direction of what stands around it.
+fn plays_tricks(c: char) -> bool {
+    let turns = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    turns || c.is_control()
 }
 
 /// Colours words, or does not.
@@ -137,9 +143,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_agents_chose_can_neither_move_the_cursor_nor_turn_the_text() {
-        assert_eq!(plain("a\x1b[2Jb"), "a\\u{1b}[2Jb");
-        assert_eq!(plain("pay \u{202e}001\u{2069}"), "pay \\u{202e}001\\u{2069}");
-        assert_eq!(plain("\u{61c}\u{200f}ü שלום"), "\\u{61c}\\u{200f}ü שלום");
+    fn what_could_play_with_a_terminal_is_escaped_for_people_and_for_programs() {
+        let turning = ('\u{202a}'..='\u{202e}').chain('\u{2066}'..='\u{2069}');
+        for c in turning.chain(['\u{61c}', '\u{200e}', '\u{200f}', '\u{1b}', '\u{9b}', '\n']) {
+            let text = format!("pay {c}eve");
+            assert_eq!(plain(&text), format!("pay {}eve", c.escape_default()));
+            let line = line(&text).unwrap();
+            assert!(!line.trim_end().contains(c), "{line:?}");
+            assert_eq!(serde_json::from_str::<String>(&line).unwrap(), text);
+        }
+        assert_eq!(plain("שלום, עולם · é 🙂"), "שלום, עולם · é 🙂");
+        assert_eq!(line(&"é 🙂").unwrap(), "\"é 🙂\"\n");
     }
 }

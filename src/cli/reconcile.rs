@@ -133,7 +133,7 @@ impl Answer for Told {
         let attention = if it.needs_attention { "  (needs attention)" } else { "" };
         let note =
             if it.note.is_empty() { String::new() } else { format!("  {}", plain(&it.note)) };
-        let (key, tool) = (&it.key, plain(&it.tool));
+        let (key, tool) = (plain(&it.key), plain(&it.tool));
         let tenant = match it.namespace.as_str() {
             DEFAULT_NAMESPACE => String::new(),
             namespace => format!("{}/", plain(namespace)),

@@ -71,7 +71,7 @@ fn row(intent: &v1::Intent) -> [String; 7] {
         name(&intent.run_id),
         intent.attempt.to_string(),
         flags.to_owned(),
-        intent.key.clone(),
+        plain(&intent.key),
     ]
 }
 
