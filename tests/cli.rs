@@ -79,18 +79,24 @@ impl Server {
     }
 
     fn with_policy(policy: &str) -> Self {
+        Self::with(policy, &[])
+    }
+
+    fn with(policy: &str, more: &[&str]) -> Self {
         let dir = TempDir::new().expect("a directory");
         let store = format!("sqlite:{}", dir.path().join("ledger.db").display());
         let arguments =
             ["serve", "--store", &store, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"];
         let mut command = binary(&arguments);
+        command.args(more);
         if !policy.is_empty() {
             let path = dir.path().join("policy.toml");
             fs::write(&path, policy).expect("a file");
             command.arg("--policy").arg(path);
         }
+        let log = fs::File::create(dir.path().join("log")).expect("a file");
         let mut child =
-            command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the binary runs");
+            command.stdout(Stdio::piped()).stderr(log).spawn().expect("the binary runs");
         let mut ready = String::new();
         BufReader::new(child.stdout.take().expect("a pipe"))
             .read_line(&mut ready)
@@ -100,6 +106,11 @@ impl Server {
             .and_then(|rest| rest.split(' ').next())
             .unwrap_or_else(|| panic!("not ready: {ready:?}"));
         Self { url: format!("http://{address}"), child, dir }
+    }
+
+    /// What it has logged so far.
+    fn log(&self) -> String {
+        fs::read_to_string(self.dir.path().join("log")).expect("a file")
     }
 
     fn run(&self, arguments: &[&str]) -> Said {
@@ -402,6 +413,27 @@ fn a_person_decides_on_what_was_looked_at() {
     assert!(said.stderr.contains(arguments), "{}", said.stderr);
     assert!(said.stdout.contains(" OPERATOR ada the parcel came back\n"), "{}", said.stdout);
     assert_eq!(ask("b").0, "REFUSE");
+}
+
+#[test]
+fn the_log_is_told_in_our_own_words() {
+    let server = Server::with("", &["--reconcile-interval", "20ms"]);
+    assert!(
+        server.log().contains("the store's schema was migrated from=0 to="),
+        "{}",
+        server.log()
+    );
+    server.json(&["begin", "send_email", "--key", "a", "--lease", "20ms"]);
+    let pass = loop {
+        let log = server.log();
+        assert!(!log.contains("refinery"), "{log}");
+        if let Some(pass) = log.lines().find(|line| line.contains("open intents looked at")) {
+            break pass.to_owned();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    };
+    assert!(pass.contains(" totals=1 looked at, 1 unknown"), "{pass}");
+    assert!(!pass.contains('{'), "{pass}");
 }
 
 #[test]

@@ -48,7 +48,10 @@ impl SqliteStore {
     /// Opens the file, makes it if it is absent, and migrates it.
     pub fn open(path: &str) -> Result<Self, OpenError> {
         let mut connection = connect(path)?;
-        schema::migrate(&mut connection)?;
+        let (from, to) = schema::migrate(&mut connection)?;
+        if from < to {
+            tracing::info!(from, to, "the store's schema was migrated");
+        }
         Self::over(connection)
     }
 
