@@ -32,7 +32,7 @@ use crate::{
     },
     reconciler::{Endpoints, Reconciler},
     store::{self, Statements, Store, StoreOptions, observed::Observed},
-    telemetry::metrics,
+    telemetry::{FailedTo, chain, metrics},
 };
 
 /// How often the policy file is looked at for changes.
@@ -85,7 +85,7 @@ pub async fn start(config: &ServeConfig) -> anyhow::Result<Running> {
         let text = read_policy(path).await?;
         Policy::from_text(&text).map_err(|error| bad_policy(path, &error))?;
     }
-    let store = store::open(&options).await.context("failed to open the store")?;
+    let store = store::open(&options).await.map_err(FailedTo)?;
     start_with(config, store, LedgerOptions::default()).await
 }
 
@@ -310,7 +310,8 @@ async fn offer(ledger: &Ledger, text: &str) -> bool {
     match ledger.offer_policy(text).await {
         Ok(version) => tracing::info!(version, "policy active"),
         Err(OfferError::Store(error)) => {
-            tracing::error!(%error, "the policy file could not be offered; the old one stays");
+            let error = chain(&error);
+            tracing::error!(error, "the policy file could not be offered; the old one stays");
             return false;
         }
         Err(error) => tracing::error!(%error, "the policy file was refused; the old one stays"),

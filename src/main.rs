@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     match cli::run(cli) {
         Ok(status) => ExitCode::from(status),
         Err(error) => {
-            eprintln!("intent-ledger: {error:#}");
+            eprintln!("intent-ledger: {}", cli::words(&error));
             ExitCode::from(cli::exit_status(&error))
         }
     }

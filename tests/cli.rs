@@ -614,6 +614,34 @@ fn bad_usage_exits_64() {
 }
 
 #[test]
+fn an_error_names_what_was_done_and_says_its_cause_once() {
+    let dir = TempDir::new().unwrap();
+    let foreign = dir.path().join("foreign.db");
+    fs::write(&foreign, "not a database, by any means").unwrap();
+    let foreign = format!("sqlite:{}", foreign.display());
+    let is_none = "failed to reach the store: file is not a database: Error code 26\n";
+    let address = "failed to understand the store address \"mysql://x\": expected sqlite:PATH or \
+                   postgres://…\n";
+    let filter = "failed to configure the server: log: error parsing level filter: expected one of \
+                  \"off\", \"error\", \"warn\", \"info\", \"debug\", \"trace\", or a number 0-5\n";
+    for (arguments, status, text) in [
+        (&["serve", "--store", &foreign] as &[&str], 1, is_none),
+        (&["migrate", "--store", &foreign], 1, is_none),
+        (&["serve", "--store", "mysql://x"], 64, address),
+        (&["migrate", "--store", "mysql://x"], 64, address),
+        (&["serve", "--log", "a=b=c"], 64, filter),
+    ] {
+        assert_eq!(run(arguments).exits(status).stderr, format!("intent-ledger: {text}"));
+    }
+    // Every layer of a Postgres client says it again.
+    let said = run(&["serve", "--store", "postgres://ledger@127.0.0.1:1/x"]).exits(1).stderr;
+    assert!(said.starts_with("intent-ledger: failed to reach the store: "), "{said}");
+    for part in ["error connecting to server", "refused"] {
+        assert_eq!(said.matches(part).count(), 1, "{said}");
+    }
+}
+
+#[test]
 fn a_duplicate_is_explained_and_counted() {
     let server = Server::start();
     let call = |caller: &str, id: &str| {

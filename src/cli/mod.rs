@@ -38,6 +38,8 @@ mod timeline;
 
 use clap::{Parser, Subcommand};
 
+use crate::telemetry::{FailedTo, chain};
+
 const EXAMPLE: &str = "\
 Try it, with the server in one terminal and the calls in another:
   $ intent-ledger serve
@@ -126,11 +128,17 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
     }
 }
 
+/// An error as a person reads it: with its causes, and without what could play with a terminal.
+pub fn words(error: &anyhow::Error) -> String {
+    let text = chain(error.as_ref());
+    text.split('\n').map(output::plain).collect::<Vec<_>>().join("\n")
+}
+
 /// The exit status of an error: 64 for what is wrong with the command line or the configuration,
 /// 1 for what the server or the store said.
 pub fn exit_status(error: &anyhow::Error) -> u8 {
     use crate::{config::ConfigError, store::OpenError};
     let bad_address =
-        error.downcast_ref().is_some_and(|error| matches!(error, OpenError::Address(_)));
+        error.downcast_ref().is_some_and(|error| matches!(error, FailedTo(OpenError::Address(_))));
     if error.is::<ConfigError>() || error.is::<input::UsageError>() || bad_address { 64 } else { 1 }
 }

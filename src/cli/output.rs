@@ -1,11 +1,14 @@
 //! How things are printed: aligned `name: value` lines for people, one line of JSON for programs.
 
 use std::{
+    error::Error,
     io::{ErrorKind, IsTerminal, Write},
     time::Duration,
 };
 
 use serde::Serialize;
+
+use crate::telemetry::{FailedTo, chain};
 
 /// A value as one line of JSON. What could play with a terminal is escaped, which tells a program the same.
 pub(super) fn line(value: &impl Serialize) -> anyhow::Result<String> {
@@ -18,8 +21,8 @@ pub(super) fn line(value: &impl Serialize) -> anyhow::Result<String> {
 }
 
 /// An error with its causes; the messages of the layers below read after "failed to".
-pub(super) fn failed_to(error: impl std::error::Error + Send + Sync + 'static) -> String {
-    format!("failed to {:#}", anyhow::Error::from(error))
+pub(super) fn failed_to(error: impl Error + 'static) -> String {
+    chain(&FailedTo(error))
 }
 
 /// Writes to standard output. A reader that has seen enough is no error.

@@ -24,6 +24,7 @@ use crate::{
         explain::{Asked, ExplainError, Explanation, Sample, explain},
         status::{Face, MissingValue},
     },
+    telemetry::chain,
 };
 
 const EXAMPLE: &str = "\
@@ -166,7 +167,7 @@ pub(super) fn run(flags: &ExplainFlags) -> anyhow::Result<u8> {
     let explained = match explain(&policy, &sample) {
         Ok(explanation) => explained(explanation),
         Err(error) => {
-            let (reason, message) = (reason(&error), format!("{:#}", anyhow::Error::from(error)));
+            let (reason, message) = (reason(&error), chain(&error));
             if flags.json {
                 return refuse(reason, message);
             }

@@ -5,14 +5,15 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
     app,
-    config::{self, ServeFlags},
-    telemetry,
+    config::{self, ConfigError, ServeFlags},
+    telemetry::{self, chain},
 };
 
 pub(super) fn run(flags: ServeFlags) -> anyhow::Result<u8> {
     let config = config::load(flags).context("failed to configure the server")?;
     telemetry::tracing::init(&config.log, config.log_format)
-        .context("failed to understand the log filter")?;
+        .map_err(|error| ConfigError::Invalid { setting: "log", problem: chain(&error) })
+        .context("failed to configure the server")?;
     let threads = config.threads.unwrap_or_else(threads);
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;

@@ -11,6 +11,7 @@ use crate::domain::{
     time::Timestamp,
 };
 use crate::store::StoreError;
+pub(super) use crate::telemetry::chain;
 
 /// One thing that is wrong with a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,16 +114,4 @@ impl From<TransitionError> for LedgerError {
     fn from(error: TransitionError) -> Self {
         Self::Internal(format!("failed to {error}"))
     }
-}
-
-/// An error with all its causes.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }

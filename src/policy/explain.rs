@@ -95,7 +95,7 @@ pub enum ExplainError {
         problem: String,
     },
     /// The arguments are not JSON as the ledger reads it.
-    #[error("read the arguments")]
+    #[error("the arguments cannot be read")]
     Arguments(#[from] JsonError),
     /// The arguments are JSON, but not an object.
     #[error("the arguments are not a JSON object")]

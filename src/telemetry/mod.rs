@@ -1,4 +1,7 @@
-//! What operators see: metrics and logs.
+//! What operators see: metrics, logs, and errors as they are told.
 
+mod chain;
 pub mod metrics;
 pub mod tracing;
+
+pub use chain::{FailedTo, chain};
