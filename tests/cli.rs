@@ -510,6 +510,9 @@ fn a_sample_call_is_explained_as_the_server_would_answer_it() {
     assert_eq!(first["key"], again.json()["key"]);
     assert_eq!(again.json()["warnings"][0], "identity_overridden");
     assert_eq!(first["lease"], "60s");
+    for line in ["lease:             1m", "result kept for:   30d", "gives up after:    1d"] {
+        assert!(said.contains(&format!("\n{line}\n")), "{line:?} is not in {said}");
+    }
     let url =
         format!("https://mail.internal/v1/by-key/{}", first["downstream_key"].as_str().unwrap());
     assert!(said.contains(&format!("\nasked at:          GET {url}\n")), "{said}");
@@ -536,7 +539,7 @@ fn a_sample_call_is_explained_as_the_server_would_answer_it() {
     refund(r#"{"order_id":8812}"#, "args.amount > 100 says nothing of it: No such key: amount");
     let said = refund(r#"{"order_id":8812,"amount":101}"#, " yes, since args.amount > 100");
     assert!(said.contains(" AWAIT_APPROVAL APPROVAL_REQUIRED\n"), "{said}");
-    assert!(said.contains(" within 3days, good for 1h\n"), "{said}");
+    assert!(said.contains(" within 3d, good for 1h\n"), "{said}");
 
     let said = explain("{}", &["--run", "r-1", "--json"]).exits(1).json();
     assert_eq!(said["error"]["reason"], "IDENTITY_POINTER_EMPTY");

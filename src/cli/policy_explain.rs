@@ -22,6 +22,7 @@ use crate::{
     policy::{
         Need, Policy,
         explain::{Asked, ExplainError, Explanation, Sample, explain},
+        show_span,
         status::{Face, MissingValue},
     },
     telemetry::chain,
@@ -340,7 +341,7 @@ fn status_lines(it: &ExplainedStatus, lines: &mut Lines) {
     lines.add("gives up after", it.give_up_after.to_string());
 }
 
-/// A span: for programs in seconds, as in the answers of the service; for people as they say it.
+/// A span: for programs in seconds, as in the answers of the service; for people as a policy file has it.
 struct Span(Duration);
 
 impl Serialize for Span {
@@ -352,7 +353,7 @@ impl Serialize for Span {
 
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&output::span(self.0))
+        f.write_str(&show_span(self.0))
     }
 }
 

@@ -9,6 +9,7 @@ mod mistake;
 mod reader;
 mod resolve;
 mod section;
+mod span;
 
 pub mod explain;
 pub mod file;
@@ -24,6 +25,7 @@ pub use self::{
     file::PolicyFile,
     mistake::Mistake,
     set::{PolicySet, VersionedRecipe, lowered},
+    span::show_span,
 };
 use crate::domain::tool::ToolPolicy;
 

@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use super::{
     mistake::{Mistake, Site},
     section::{Field, PolicyFile, Section, Sited},
+    span::show_span,
 };
 use crate::domain::{
     identity::Recipe,
@@ -121,7 +122,8 @@ impl<'a> Layers<'a> {
         if asked <= most {
             return None;
         }
-        let problem = format!("lease {} is longer than lease_max {}", show(asked), show(most));
+        let problem =
+            format!("lease {} is longer than lease_max {}", show_span(asked), show_span(most));
         Some(nearer(&lease, &max)?.mistake(problem))
     }
 
@@ -151,7 +153,7 @@ impl<'a> Layers<'a> {
         if kept >= least {
             return None;
         }
-        let (kept, least) = (show(kept), show(least));
+        let (kept, least) = (show_span(kept), show_span(least));
         let problem = format!("retention {kept} is shorter than {name} {least}");
         Some(nearer(&retention, span)?.mistake(problem))
     }
@@ -229,18 +231,6 @@ fn or<T: Copy>(value: Option<&T>, built_in: T) -> T {
 
 fn values<T: Clone>(list: &[Sited<T>]) -> Vec<T> {
     list.iter().map(|item| item.value.clone()).collect()
-}
-
-/// A span as people write it: in the largest unit that has no remainder.
-fn show(span: Duration) -> String {
-    let units = [(24 * 60 * 60, "d"), (60 * 60, "h"), (60, "m"), (1, "s")];
-    let whole = |(seconds, _): &(u64, _)| span.as_secs().is_multiple_of(*seconds);
-    match units.into_iter().find(whole) {
-        Some((seconds, unit)) if span.subsec_nanos() == 0 => {
-            format!("{}{unit}", span.as_secs() / seconds)
-        }
-        _ => humantime::format_duration(span).to_string(),
-    }
 }
 
 /// Everything that is wrong between the keys of each tool in each namespace.
