@@ -462,8 +462,21 @@ fn a_policy_s_mistakes_are_named_with_file_line_and_column() {
 
     let example = run(&["policy", "check", &example()]).exits(0);
     assert_eq!(example.stdout, "ok: version 1, 4 tools\n");
-    let said = run_with_stdin(&["policy", "check", "-"], b"[tools.a]\n").exits(0);
-    assert_eq!(said.stdout, "ok: version 1, 1 tool\n");
+
+    // No mistakes, and not what somebody would think.
+    let surprising = b"[tools.a]\ntombstone = \"1m\"\n";
+    let said = run_with_stdin(&["policy", "check", "-"], surprising).exits(0);
+    assert_eq!(
+        said.stdout,
+        "-:1:1: warning: version: is not given and counts as 1; write it, and raise it with every \
+         change\n\
+         -:2:13: warning: tools.a.tombstone: 1m is less than 1h, which a key is remembered at least \
+         after its result is pruned; it counts as 1h\n\
+         ok: version 1, 1 tool\n"
+    );
+    let said = run_with_stdin(&["policy", "check", "-", "--json"], surprising).exits(0).json();
+    assert_eq!((&said["ok"], &said["warnings"][1]["line"]), (&true.into(), &2.into()));
+    assert_eq!(said["mistakes"], Value::Array(Vec::new()));
 }
 
 /// Nothing has been changed by then, not even the schema of the store.

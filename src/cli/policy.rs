@@ -12,7 +12,8 @@ use super::{
 use crate::policy::{Mistake, Policy, PolicyError};
 
 const CHECK_EXAMPLE: &str = "\
-Each mistake is one line, FILE:LINE:COLUMN: key: problem, and makes the exit status 1.
+Each mistake is one line, FILE:LINE:COLUMN: key: problem, and makes the exit status 1. What is no mistake
+and may surprise is told in the same form, with \"warning: \" before the key.
 What rests on the store is told by the server that reads the file: over an embedded store it
 refuses downstream.same_transaction = true.
 
@@ -48,6 +49,7 @@ struct Checked<'a> {
     version: Option<u32>,
     tools: Option<usize>,
     mistakes: Vec<Named<'a>>,
+    warnings: Vec<Named<'a>>,
 }
 
 #[derive(Serialize)]
@@ -72,7 +74,8 @@ fn check(flags: &CheckFlags) -> anyhow::Result<u8> {
         (Ok(policy), false) => {
             let tools = count_tools(policy);
             let s = if tools == 1 { "" } else { "s" };
-            format!("ok: version {}, {tools} tool{s}\n", policy.version())
+            let warnings = warnings(&flags.file, policy.warnings());
+            format!("{warnings}ok: version {}, {tools} tool{s}\n", policy.version())
         }
         (Err(error), false) => mistakes(&flags.file, error),
         (checked, true) => output::line(&Checked {
@@ -82,6 +85,10 @@ fn check(flags: &CheckFlags) -> anyhow::Result<u8> {
             mistakes: checked.as_ref().err().map_or_else(Vec::new, |error| {
                 error.mistakes.iter().map(|mistake| named(&flags.file, mistake)).collect()
             }),
+            warnings: checked.as_ref().map_or_else(
+                |_| Vec::new(),
+                |policy| policy.warnings().iter().map(|it| named(&flags.file, it)).collect(),
+            ),
         })?,
     };
     output::write(&text)?;
@@ -100,10 +107,15 @@ fn named<'a>(file: &'a str, mistake: &'a Mistake) -> Named<'a> {
 
 /// Each mistake as one line, in the form that editors jump to.
 pub(super) fn mistakes(file: &str, error: &PolicyError) -> String {
-    let line = |mistake: &Mistake| {
-        let Mistake { line, column, key, problem } = mistake;
-        let key = if key.is_empty() { String::new() } else { format!("{key}: ") };
-        output::plain(&format!("{file}:{line}:{column}: {key}{problem}")) + "\n"
-    };
-    error.mistakes.iter().map(line).collect()
+    error.mistakes.iter().map(|mistake| line(file, mistake, "")).collect()
+}
+
+fn warnings(file: &str, warnings: &[Mistake]) -> String {
+    warnings.iter().map(|warning| line(file, warning, "warning: ")).collect()
+}
+
+fn line(file: &str, mistake: &Mistake, what: &str) -> String {
+    let Mistake { line, column, key, problem } = mistake;
+    let key = if key.is_empty() { String::new() } else { format!("{key}: ") };
+    output::plain(&format!("{file}:{line}:{column}: {what}{key}{problem}")) + "\n"
 }

@@ -121,6 +121,9 @@ impl Policies {
         text: &str,
     ) -> Result<u32, OfferError> {
         let offered = Policy::from_text(text)?;
+        for warning in offered.warnings() {
+            tracing::warn!(%warning, "the policy file will surprise");
+        }
         let within_transactions = in_transactions(&offered);
         if !within_transactions.is_empty() && !store.is_shared() {
             return Err(OfferError::NotShared(within_transactions));

@@ -81,12 +81,12 @@ const NORMALIZE: [(&str, Normalize); 3] = [
 ///
 /// # Errors
 ///
-/// Every mistake of the file, in the order of its lines. Where the TOML itself is broken, the
+/// Every mistake of the file, in the order of its lines; what only surprises is a warning of the file. Where the TOML itself is broken, the
 /// rest of the file is still read, as far as it can be told apart.
 pub fn parse(text: &str) -> Result<PolicyFile, Vec<Mistake>> {
     let (root, errors) = DeTable::parse_recoverable(text);
     let mut reader = Reader::new(text);
-    let file = file(&mut reader, root.get_ref());
+    let mut file = file(&mut reader, root.get_ref());
 
     let mut mistakes: Vec<Mistake> = errors
         .iter()
@@ -106,12 +106,19 @@ pub fn parse(text: &str) -> Result<PolicyFile, Vec<Mistake>> {
         mistakes.extend(resolve::check(&file));
     }
     mistakes.sort();
+    file.warnings.extend(resolve::short_tombstones(&file));
+    file.warnings.sort();
     if mistakes.is_empty() { Ok(file) } else { Err(mistakes) }
 }
 
 fn file<'a>(reader: &mut Reader<'a>, root: &'a DeTable<'a>) -> PolicyFile {
     let mut file = PolicyFile { version: 1, ..PolicyFile::default() };
-    for item in entries(root, "") {
+    let items = entries(root, "");
+    if !items.iter().any(|item| item.name == "version") {
+        let problem = "is not given and counts as 1; write it, and raise it with every change";
+        file.warnings.push(reader.site(0, "version".to_owned()).mistake(problem));
+    }
+    for item in items {
         match item.name {
             "version" => {
                 if let Field::Set(version) = reader.integer(&item, 1..=VERSION_MAX) {

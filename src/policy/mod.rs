@@ -38,6 +38,7 @@ pub struct Policy {
     text: String,
     everywhere: Tools,
     namespaces: HashMap<String, Tools>,
+    warnings: Vec<Mistake>,
 }
 
 /// What holds in one namespace, or in all that have no section of their own.
@@ -81,6 +82,7 @@ impl Policy {
             text: String::new(),
             everywhere: Tools::default(),
             namespaces: HashMap::new(),
+            warnings: Vec::new(),
         }
     }
 
@@ -97,6 +99,7 @@ impl Policy {
             text: text.to_owned(),
             everywhere: Tools::everywhere(&file),
             namespaces: names.map(|name| (name.clone(), Tools::of(&file, name))).collect(),
+            warnings: file.warnings.clone(),
         })
     }
 
@@ -108,6 +111,11 @@ impl Policy {
     /// The text as it was given; empty for the built-in one.
     pub fn text(&self) -> &str {
         &self.text
+    }
+
+    /// What is no mistake of the text, and will surprise whoever wrote it, in the order of its lines.
+    pub fn warnings(&self) -> &[Mistake] {
+        &self.warnings
     }
 
     /// What holds for a tool in a namespace.

@@ -9,6 +9,7 @@ use super::{
 };
 use crate::domain::{
     identity::Recipe,
+    retention::TOMBSTONE_LEAST,
     tool::{Downstream, StatusRule, ToolPolicy},
 };
 
@@ -250,6 +251,24 @@ pub(super) fn check(file: &PolicyFile) -> Vec<Mistake> {
     mistakes.sort();
     mistakes.dedup();
     mistakes
+}
+
+/// Tombstones that will stay longer than the file says.
+pub(super) fn short_tombstones(file: &PolicyFile) -> Vec<Mistake> {
+    let own = file.namespaces.values();
+    let own = own.flat_map(|it| std::iter::once(&it.defaults).chain(it.tools.values()));
+    let sections = std::iter::once(&file.defaults).chain(file.tools.values()).chain(own);
+    let short = sections.filter_map(|section| match &section.tombstone {
+        Field::Set(set) if set.value < TOMBSTONE_LEAST => {
+            let (given, least) = (show_span(set.value), show_span(TOMBSTONE_LEAST));
+            Some(set.site.mistake(format!(
+                "{given} is less than {least}, which a key is remembered at least after its result \
+                 is pruned; it counts as {least}"
+            )))
+        }
+        _ => None,
+    });
+    short.collect()
 }
 
 fn conflicts(file: &PolicyFile, namespace: Option<&str>) -> Vec<Mistake> {

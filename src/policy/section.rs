@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{
-    mistake::Site,
+    mistake::{Mistake, Site},
     status::{Expression, GrpcCall, HttpRequest},
 };
 use crate::domain::{
@@ -20,6 +20,8 @@ pub struct PolicyFile {
     pub(super) defaults: Section,
     pub(super) tools: BTreeMap<String, Section>,
     pub(super) namespaces: BTreeMap<String, NamespaceSection>,
+    /// What is no mistake, and will surprise.
+    pub(super) warnings: Vec<Mistake>,
 }
 
 impl PolicyFile {

@@ -497,3 +497,21 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_will_surprise_is_a_warning_with_its_line_and_key() {
+    let told = |text: &str| -> Vec<String> {
+        parse(text).unwrap().warnings.iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(told("version = 1\n[defaults]\ntombstone = \"1h\""), Vec::<String>::new());
+    let text = "version = 1\n[namespaces.n.defaults]\ntombstone = \"59m\"\n[tools.a]\n\
+                tombstone = \"0s\"\n[namespaces.n.tools.a]\ntombstone = \"1ms\"";
+    let [own, everywhere, tool] = &told(text)[..] else { panic!("{:?}", told(text)) };
+    let part = "which a key is remembered at least after its result is pruned; it counts as 1h";
+    let line = format!("line 3: namespaces.n.defaults.tombstone: 59m is less than 1h, {part}");
+    assert_eq!(*own, line);
+    assert!(everywhere.starts_with("line 5: tools.a.tombstone: 0s is "), "{everywhere}");
+    assert!(tool.starts_with("line 7: namespaces.n.tools.a.tombstone: 1ms is "), "{tool}");
+    let [version] = &told("[tools.a]")[..] else { panic!("one warning") };
+    assert!(version.starts_with("line 1: version: is not given and counts as 1; "), "{version}");
+}
