@@ -83,7 +83,11 @@ pub async fn start(config: &ServeConfig) -> anyhow::Result<Running> {
     if let Some(path) = &config.policy {
         // Before the store is touched: a bad file must change nothing, not even its schema.
         let text = read_policy(path).await?;
-        Policy::from_text(&text).map_err(|error| bad_policy(path, &error))?;
+        let policy = Policy::from_text(&text).map_err(|error| bad_policy(path, &error))?;
+        let within_transactions = policy.in_transactions();
+        if store::is_embedded(&config.store) && !within_transactions.is_empty() {
+            return Err(bad_policy(path, &OfferError::NotShared(within_transactions)));
+        }
     }
     let store = store::open(&options).await.map_err(FailedTo)?;
     start_with(config, store, LedgerOptions::default()).await

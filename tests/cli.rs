@@ -496,6 +496,13 @@ fn a_bad_policy_is_refused_before_the_store_is_opened() {
     );
     assert!(said.stderr.contains("tools.a.leese"), "{}", said.stderr);
     assert!(!ledger.exists());
+    // Right in itself, and not for an embedded store.
+    fs::write(policy, "[tools.a.downstream]\nsame_transaction = true\n").unwrap();
+    let said = run(&arguments).exits(1);
+    let needs =
+        "tools.a: downstream.same_transaction = true needs a ledger in the application's own";
+    assert!(said.stderr.contains(needs), "{}", said.stderr);
+    assert!(!ledger.exists());
 }
 
 fn example() -> String {

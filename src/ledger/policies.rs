@@ -124,7 +124,7 @@ impl Policies {
         for warning in offered.warnings() {
             tracing::warn!(%warning, "the policy file will surprise");
         }
-        let within_transactions = in_transactions(&offered);
+        let within_transactions = offered.in_transactions();
         if !within_transactions.is_empty() && !store.is_shared() {
             return Err(OfferError::NotShared(within_transactions));
         }
@@ -165,17 +165,6 @@ impl Policies {
         let active = store.policies().await?.active;
         Err(OfferError::NotHigher { offered: offered.version(), active })
     }
-}
-
-/// The tools whose effect and settlement are one transaction, as they are named in the file.
-fn in_transactions(policy: &Policy) -> Vec<String> {
-    let tools = policy.tools().filter(|(.., policy)| policy.downstream.same_transaction);
-    tools
-        .map(|(namespace, tool, _)| match namespace {
-            Some(namespace) => format!("namespaces.{namespace}.tools.{tool}"),
-            None => format!("tools.{tool}"),
-        })
-        .collect()
 }
 
 fn active_of(stored: &StoredPolicies) -> Result<Policy, LedgerError> {

@@ -157,6 +157,17 @@ impl Policy {
             .unwrap_or_else(|| &own.unwrap_or(&self.everywhere).unlisted)
     }
 
+    /// The tools whose effect and settlement are one transaction, as they are named in the file.
+    pub fn in_transactions(&self) -> Vec<String> {
+        let tools = self.tools().filter(|(.., policy)| policy.downstream.same_transaction);
+        tools
+            .map(|(namespace, tool, _)| match namespace {
+                Some(namespace) => format!("namespaces.{namespace}.tools.{tool}"),
+                None => format!("tools.{tool}"),
+            })
+            .collect()
+    }
+
     /// Every section of a tool, in the order of their names: what holds for it in all namespaces
     /// (`None`), and where one namespace differs, what holds there.
     pub fn tools(&self) -> impl Iterator<Item = (Option<&str>, &str, &ToolPolicy)> {

@@ -21,7 +21,7 @@ use thiserror::Error;
 use uuid::Uuid;
 
 pub use self::opening::{
-    CONNECTIONS_MAX, OpenError, Statements, StoreOptions, migrate, open, open_as_is,
+    CONNECTIONS_MAX, OpenError, Statements, StoreOptions, is_embedded, migrate, open, open_as_is,
 };
 use self::{
     agenda::{Agenda, ToolKey},

@@ -104,6 +104,11 @@ pub async fn migrate(options: &StoreOptions) -> Result<(u32, u32), OpenError> {
     }
 }
 
+/// Whether an address is that of a store which no application shares, and which `open` makes or migrates.
+pub fn is_embedded(address: &str) -> bool {
+    address.starts_with("sqlite:")
+}
+
 fn is_postgres(address: &str) -> bool {
     address.starts_with("postgres://") || address.starts_with("postgresql://")
 }
