@@ -330,6 +330,12 @@ fn a_person_resolves_what_was_shown() {
     assert_eq!(opposite.json()["error"]["code"], "FAILED_PRECONDITION");
     let history = server.json(&["lookup", &key, "--full"]);
     assert!(history["intent"]["events"].as_array().is_some_and(|events| !events.is_empty()));
+    let history = server.run(&["lookup", &key, "--full"]).exits(0).stdout;
+    let event = " RESOLVED (a person settled it) UNKNOWN → COMPLETED ada it is in the sent log\n";
+    assert!(history.contains(event), "{history}");
+    let told = server.run(&["explain", &key]).exits(0).stdout;
+    let event = "RESOLVED by OPERATOR ada, UNKNOWN → COMPLETED: a person settled it\n";
+    assert!(told.contains(event), "{told}");
 }
 
 /// README, "When nobody knows", and what the cron job says to it.

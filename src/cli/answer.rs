@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::{
     json,
     output::{Lines, Paint, span},
+    timeline,
 };
 use crate::proto::v1;
 
@@ -101,11 +102,12 @@ fn intent_lines(lines: &mut Lines, it: &v1::Intent) {
     lines.add("arguments", &it.arguments_json);
     for event in &it.events {
         let kind = json::event_kind(event.kind).unwrap_or_default();
+        let means = format!("({})", timeline::means(event.kind()));
         let before = json::state(event.state_before).unwrap_or_default();
         let after = json::state(event.state_after).unwrap_or_default();
         let moved = if before == after { after } else { format!("{before} → {after}") };
-        let said =
-            [&time(event.time.as_ref()), &kind, &moved, &event.actor, &event.code, &event.note];
+        let at = time(event.time.as_ref());
+        let said = [&at, &kind, &means, &moved, &event.actor, &event.code, &event.note];
         lines.add("event", join(&said.map(String::as_str)));
     }
 }

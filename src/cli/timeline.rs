@@ -7,7 +7,7 @@ use super::{
     json,
     output::{Paint, plain, span},
 };
-use crate::proto::v1::{self, Decision, IntentState, Layer};
+use crate::proto::v1::{self, Decision, EventKind, IntentState, Layer};
 
 /// The column in which what happened begins: as wide as a time.
 const INDENT: &str = "                      ";
@@ -221,8 +221,37 @@ fn event(event: &v1::Event) -> Entry {
         said.iter().map(|text| text.as_str()).filter(|text| !text.is_empty()).collect();
     Entry {
         at: since_epoch(event.time.as_ref()).unwrap_or_default(),
-        words: format!("{kind} by {by}{moved}"),
+        words: format!("{kind} by {by}{moved}: {}", means(event.kind())),
         details: if said.is_empty() { Vec::new() } else { vec![said.join("; ")] },
+    }
+}
+
+/// What an event says, in a few words.
+pub(super) fn means(kind: EventKind) -> &'static str {
+    match kind {
+        EventKind::LeftUnknown => "evidence told what had become of it",
+        EventKind::LateComplete => {
+            "a success was reported after a newer attempt was granted, or after another settlement"
+        }
+        EventKind::Unproven => "a success was reported without evidence",
+        EventKind::LateFail => "a failure was reported against an earlier report",
+        EventKind::Contradiction => {
+            "a report contradicts what was believed; it may have happened twice"
+        }
+        EventKind::NotGranted => "an attempt reported that had never been granted",
+        EventKind::NotStarted => "a report came of what nobody had approved",
+        EventKind::LeaseLost => "a heartbeat came from one who no longer held the lease",
+        EventKind::Superseded => "a new attempt was granted while an earlier one was unsettled",
+        EventKind::OrphanFact => "a report came for a key that had never been begun",
+        EventKind::Reconciled => "the downstream was asked, and its answer settled it",
+        EventKind::Probed => "the downstream was asked, and its answer settled nothing",
+        EventKind::Resolved => "a person settled it",
+        EventKind::Acknowledged => "a person saw it, with nothing to settle",
+        EventKind::Proposed => "it was put before a person",
+        EventKind::Approved => "a person said yes",
+        EventKind::Denied => "a person said no",
+        EventKind::ApprovalExpired => "nobody decided in time, or nobody began it",
+        EventKind::Unspecified => "this program does not know the word",
     }
 }
 
@@ -360,6 +389,21 @@ mod tests {
             std::fs::write(path, &told).unwrap();
         }
         assert_eq!(told, std::fs::read_to_string(path).unwrap());
+    }
+
+    #[test]
+    fn every_event_has_its_clause() {
+        // Their numbers leave no gap.
+        let kinds: Vec<EventKind> =
+            (1..).map_while(|code| EventKind::try_from(code).ok()).collect();
+        assert_eq!(kinds.last(), Some(&EventKind::ApprovalExpired), "a new kind stands here too");
+        let mut clauses: Vec<&str> = kinds.iter().map(|kind| means(*kind)).collect();
+        clauses.sort_unstable();
+        clauses.dedup();
+        assert_eq!(clauses.len(), kinds.len());
+        for clause in clauses {
+            assert!(clause.len() < 90 && !clause.ends_with('.'), "{clause}");
+        }
     }
 
     #[test]
