@@ -1,20 +1,16 @@
-//! What every command that talks to a server shares: its flags, the connection, the errors.
+//! What every command that talks to a server shares: its flags and the connection.
 
-use std::{collections::BTreeMap, error::Error, fmt, time::Duration};
+use std::{error::Error, time::Duration};
 
 use clap::Args;
 use http::Uri;
-use serde::Serialize;
 use tonic::{
-    Request, Status,
+    Request,
     transport::{Channel, Endpoint},
 };
-use tonic_types::StatusExt;
 
-use super::{
-    answer::Answer,
-    output::{self, plain},
-};
+pub(super) use super::call_error::CallError;
+use super::{answer::Answer, call_error::ErrorObject, output};
 use crate::proto::v1::{
     intent_ledger_service_client::IntentLedgerServiceClient as LedgerClient,
     intent_operations_service_client::IntentOperationsServiceClient as OperationsClient,
@@ -137,107 +133,4 @@ impl ClientFlags {
             if self.json { output::line(answer)? } else { answer.text(output::Paint::stdout()) };
         output::write(&text)
     }
-}
-
-/// What the server said instead of an answer, or why it said nothing.
-#[derive(Debug, Default, Serialize)]
-pub(super) struct CallError {
-    code: String,
-    reason: String,
-    message: String,
-    metadata: BTreeMap<String, String>,
-    violations: Vec<FieldViolation>,
-}
-
-#[derive(Debug, Serialize)]
-struct FieldViolation {
-    field: String,
-    description: String,
-}
-
-#[derive(Serialize)]
-struct ErrorObject<'a> {
-    error: &'a CallError,
-}
-
-impl CallError {
-    /// An error that is not the server's own.
-    pub(super) fn new(code: &str, message: String) -> Self {
-        Self { code: code.to_owned(), message, ..Self::default() }
-    }
-
-    /// Whether the server may have done what it was asked all the same.
-    pub(super) fn is_in_doubt(&self) -> bool {
-        matches!(self.code.as_str(), "DEADLINE_EXCEEDED" | "INTERNAL" | "UNAVAILABLE" | "UNKNOWN")
-    }
-
-    /// Adds what the caller needs to go on.
-    pub(super) fn with(mut self, name: &str, value: &str) -> Self {
-        self.metadata.insert(name.to_owned(), value.to_owned());
-        self
-    }
-}
-
-impl From<Status> for CallError {
-    fn from(status: Status) -> Self {
-        let details = status.get_error_details();
-        let (reason, metadata) = details
-            .error_info()
-            .map(|info| (info.reason.clone(), info.metadata.clone().into_iter().collect()))
-            .unwrap_or_default();
-        let violations = details.bad_request().map_or_else(Vec::new, |request| {
-            let named = request.field_violations.iter();
-            named
-                .map(|it| FieldViolation {
-                    field: it.field.clone(),
-                    description: it.description.clone(),
-                })
-                .collect()
-        });
-        let mut code = screaming(&format!("{:?}", status.code()));
-        let mut message = status.message().to_owned();
-        // Nobody here cancels: it is how the library says that the deadline has passed.
-        if code == "CANCELLED" && reason.is_empty() {
-            code = "DEADLINE_EXCEEDED".to_owned();
-            message = "no answer within the time of --timeout".to_owned();
-        }
-        Self { code, reason, message, metadata, violations }
-    }
-}
-
-impl Error for CallError {}
-
-impl fmt::Display for CallError {
-    /// The reason and the text; then, one a line, what else is known.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { code, reason, message, metadata, violations } = self;
-        let word = if reason.is_empty() { code } else { reason };
-        write!(f, "{}: {}", plain(word), plain(message))?;
-        if let Some(next) = metadata.get("nextAction") {
-            write!(f, " (next: {})", plain(next))?;
-        }
-        for FieldViolation { field, description } in violations {
-            if *message != format!("{field}: {description}") {
-                write!(f, "\n  {}: {}", plain(field), plain(description))?;
-            }
-        }
-        for (name, value) in metadata {
-            if name != "nextAction" && name != "model_message" {
-                write!(f, "\n  {}: {}", plain(name), plain(value))?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// `FailedPrecondition` as gRPC writes it.
-fn screaming(camel: &str) -> String {
-    let mut words = String::new();
-    for letter in camel.chars() {
-        if letter.is_uppercase() && !words.is_empty() {
-            words.push('_');
-        }
-        words.extend(letter.to_uppercase());
-    }
-    words
 }

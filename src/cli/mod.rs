@@ -1,6 +1,6 @@
 //! The command line: one file per subcommand; beside them what the commands share.
 //!
-//! - `client`: flags, connection and errors of all that talk to a server
+//! - `client`, `call_error`: flags, connection and errors of all that talk to a server
 //! - `identity`, `input`: what people type
 //! - `deciding`: how a person decides on a proposal
 //! - `answer`, `table`, `timeline`, `json`, `output`: what people and programs read
@@ -8,6 +8,7 @@
 mod answer;
 mod approve;
 mod begin;
+mod call_error;
 mod client;
 mod complete;
 mod completions;
