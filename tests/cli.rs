@@ -70,6 +70,8 @@ fn run_with_stdin(arguments: &[&str], stdin: &[u8]) -> Said {
 struct Server {
     child: Child,
     url: String,
+    /// Where it speaks HTTP.
+    http: String,
     dir: TempDir,
 }
 
@@ -101,11 +103,11 @@ impl Server {
         BufReader::new(child.stdout.take().expect("a pipe"))
             .read_line(&mut ready)
             .expect("the ready line");
-        let address = ready
-            .strip_prefix("ready grpc=")
-            .and_then(|rest| rest.split(' ').next())
+        let addresses = ready.trim_end().strip_prefix("ready grpc=");
+        let (grpc, http) = addresses
+            .and_then(|addresses| addresses.split_once(" http="))
             .unwrap_or_else(|| panic!("not ready: {ready:?}"));
-        Self { url: format!("http://{address}"), child, dir }
+        Self { url: format!("http://{grpc}"), http: format!("http://{http}"), child, dir }
     }
 
     /// What it has logged so far.
@@ -742,6 +744,47 @@ fn a_server_that_is_not_there_is_named_with_a_way_out() {
     assert!(said.stderr.contains("`intent-ledger serve`"), "{}", said.stderr);
     let said = run(&["begin", "t", "--key", "k", "--server", &url, "--json"]).exits(1);
     assert_eq!(said.json()["error"]["code"], "UNAVAILABLE");
+}
+
+#[test]
+fn an_address_where_no_ledger_answers_is_named_with_what_to_check() {
+    let port = "the one that `serve` prints as grpc= (7070 unless it is told otherwise), not that of \
+                HTTP\n";
+    let server = Server::start();
+    let said = run(&["list", "--server", &server.http]).exits(1).stderr;
+    let text = format!("UNIMPLEMENTED: no gRPC server answers at {} (HTTP status", server.http);
+    assert!(said.starts_with(&format!("intent-ledger: {text}")) && said.ends_with(port), "{said}");
+
+    // Something that hangs up, or speaks no HTTP/2.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            stream.write_all(b"HTTP/1.0 400 Bad request\r\n\r\n").ok();
+        }
+    });
+    let said = run(&["list", "--server", &url]).exits(1).stderr;
+    let text = format!("intent-ledger: UNAVAILABLE: failed to talk to {url}: ");
+    assert!(said.starts_with(&text) && said.ends_with(port), "{said}");
+
+    // Another gRPC server.
+    let mut downstream = binary(&["downstream", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]);
+    let mut child = downstream.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut ready = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+    let url = format!("http://{}", ready.trim_end().rsplit_once("grpc=").unwrap().1);
+    let said = run(&["list", "--server", &url]);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let text = format!("UNIMPLEMENTED: the gRPC server at {url} has no such call; is it an ");
+    assert!(said.stderr.starts_with(&format!("intent-ledger: {text}")), "{}", said.stderr);
+
+    // Nobody says anything.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    let said = run(&["list", "--server", &url, "--timeout", "200ms"]).exits(1).stderr;
+    let text = format!("no answer from {url} in time (--timeout is 200ms)\n");
+    assert_eq!(said, format!("intent-ledger: DEADLINE_EXCEEDED: {text}"));
 }
 
 #[test]

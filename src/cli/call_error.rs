@@ -1,12 +1,81 @@
 //! Why a call of a server has no answer, for people and for programs.
 
-use std::{collections::BTreeMap, error::Error, fmt};
+use std::{collections::BTreeMap, error::Error, fmt, time::Duration};
 
 use serde::Serialize;
 use tonic::Status;
 use tonic_types::StatusExt;
 
-use super::output::plain;
+use super::output::{self, plain};
+
+/// What lies under an error: the layers of a connection add nothing that a person could use.
+pub(super) fn deepest(error: &(dyn Error + 'static)) -> String {
+    let mut cause = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    cause.to_string()
+}
+
+/// What the library says, for want of a type, where the deadline has passed.
+const LATE: &str = "Timeout expired";
+
+/// What it says where something answers that is no gRPC server.
+const NO_GRPC: &str = "grpc-status header missing, mapped from ";
+
+/// Why there is no answer of a ledger at all.
+#[derive(Debug)]
+enum Silence {
+    /// The time of the flags was over.
+    Late,
+    /// Something else answered; what it said.
+    NoGrpc(String),
+    /// A gRPC server answered that has no such call.
+    NoSuchCall,
+    /// The connection broke, or never was one of gRPC; why.
+    Broken(String),
+}
+
+impl Silence {
+    fn of(status: &Status, code: &str) -> Option<Self> {
+        let message = status.message();
+        if message == LATE {
+            return Some(Self::Late);
+        }
+        // Nobody here cancels: what the library cancelled had lost its connection.
+        match (code, message.strip_prefix(NO_GRPC), status.source()) {
+            (_, Some(answer), _) => Some(Self::NoGrpc(answer.to_owned())),
+            (_, None, Some(cause)) => Some(Self::Broken(deepest(cause))),
+            ("CANCELLED", None, None) => Some(Self::Broken(message.to_owned())),
+            ("UNIMPLEMENTED", None, None) => Some(Self::NoSuchCall),
+            _ => None,
+        }
+    }
+
+    /// What was tried, and what to look at.
+    fn told(&self, address: &str, timeout: Duration) -> String {
+        let port = "the one that `serve` prints as grpc= (7070 unless it is told otherwise), not \
+                    that of HTTP";
+        match self {
+            Self::Late => {
+                let span = output::span(timeout);
+                format!("no answer from {address} in time (--timeout is {span})")
+            }
+            Self::NoGrpc(answer) => format!(
+                "no gRPC server answers at {address} ({answer}); is --server its gRPC address? It is \
+                 {port}"
+            ),
+            Self::NoSuchCall => format!(
+                "the gRPC server at {address} has no such call; is it an intent-ledger of this \
+                 version? --server names another"
+            ),
+            Self::Broken(cause) => format!(
+                "failed to talk to {address}: {cause}; does the server still run, and is --server \
+                 its gRPC address? It is {port}"
+            ),
+        }
+    }
+}
 
 /// What the server said instead of an answer, or why it said nothing.
 #[derive(Debug, Default, Serialize)]
@@ -16,6 +85,8 @@ pub(super) struct CallError {
     message: String,
     metadata: BTreeMap<String, String>,
     violations: Vec<FieldViolation>,
+    #[serde(skip)]
+    silence: Option<Silence>,
 }
 
 #[derive(Debug, Serialize)]
@@ -39,6 +110,14 @@ impl CallError {
     /// Whether the server may have done what it was asked all the same.
     pub(super) fn is_in_doubt(&self) -> bool {
         matches!(self.code.as_str(), "DEADLINE_EXCEEDED" | "INTERNAL" | "UNAVAILABLE" | "UNKNOWN")
+    }
+
+    /// The same, with the address where nobody answered.
+    pub(super) fn at(mut self, address: &str, timeout: Duration) -> Self {
+        if let Some(silence) = &self.silence {
+            self.message = silence.told(address, timeout);
+        }
+        self
     }
 
     /// Adds what the caller needs to go on.
@@ -65,13 +144,15 @@ impl From<Status> for CallError {
                 .collect()
         });
         let mut code = screaming(&format!("{:?}", status.code()));
-        let mut message = status.message().to_owned();
-        // Nobody here cancels: it is how the library says that the deadline has passed.
-        if code == "CANCELLED" && reason.is_empty() {
-            code = "DEADLINE_EXCEEDED".to_owned();
-            message = "no answer within the time of --timeout".to_owned();
+        let silence = Some(&code).filter(|_| reason.is_empty());
+        let silence = silence.and_then(|code| Silence::of(&status, code));
+        match silence {
+            Some(Silence::Late) => code = "DEADLINE_EXCEEDED".to_owned(),
+            Some(Silence::Broken(_)) => code = "UNAVAILABLE".to_owned(),
+            Some(Silence::NoGrpc(_) | Silence::NoSuchCall) | None => {}
         }
-        Self { code, reason, message, metadata, violations }
+        let message = status.message().to_owned();
+        Self { code, reason, message, metadata, violations, silence }
     }
 }
 
@@ -80,7 +161,7 @@ impl Error for CallError {}
 impl fmt::Display for CallError {
     /// The reason and the text; then, one a line, what else is known.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { code, reason, message, metadata, violations } = self;
+        let Self { code, reason, message, metadata, violations, .. } = self;
         let word = if reason.is_empty() { code } else { reason };
         write!(f, "{}: {}", plain(word), plain(message))?;
         if let Some(next) = metadata.get("nextAction") {

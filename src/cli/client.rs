@@ -10,7 +10,11 @@ use tonic::{
 };
 
 pub(super) use super::call_error::CallError;
-use super::{answer::Answer, call_error::ErrorObject, output};
+use super::{
+    answer::Answer,
+    call_error::{ErrorObject, deepest},
+    output,
+};
 use crate::proto::v1::{
     intent_ledger_service_client::IntentLedgerServiceClient as LedgerClient,
     intent_operations_service_client::IntentOperationsServiceClient as OperationsClient,
@@ -82,7 +86,8 @@ impl ClientFlags {
     ) -> anyhow::Result<u8> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let outcome = runtime.block_on(async { talk(&mut self.connect().await?).await });
-        match outcome.map_err(anyhow::Error::downcast::<CallError>) {
+        let at = |error: CallError| error.at(&self.address(), self.timeout);
+        match outcome.map_err(|error| error.downcast::<CallError>().map(at)) {
             Ok(status) => Ok(status),
             Err(Ok(error)) if self.json => {
                 output::write(&output::line(&ErrorObject { error: &error })?)?;
@@ -102,15 +107,16 @@ impl ClientFlags {
         })
     }
 
-    fn unreachable(&self, error: &dyn Error) -> CallError {
-        let mut cause = error;
-        while let Some(deeper) = cause.source() {
-            cause = deeper;
-        }
+    fn address(&self) -> String {
+        self.server.to_string().trim_end_matches('/').to_owned()
+    }
+
+    fn unreachable(&self, error: &(dyn Error + 'static)) -> CallError {
         let message = format!(
-            "failed to reach the server at {}: {cause}; is it running? `intent-ledger serve` \
-             starts one, and --server names another",
-            self.server.to_string().trim_end_matches('/')
+            "failed to reach the server at {}: {}; is it running? `intent-ledger serve` starts one, \
+             and --server names another",
+            self.address(),
+            deepest(error)
         );
         CallError::new("UNAVAILABLE", message)
     }
