@@ -788,6 +788,30 @@ fn an_address_where_no_ledger_answers_is_named_with_what_to_check() {
 }
 
 #[test]
+fn an_error_that_names_a_field_names_its_flag() {
+    let server = Server::start();
+    let key = "0".repeat(64);
+    for (arguments, flags) in [
+        (&["complete", &key, "--attempt", "x"] as &[&str], "attempt_id is --attempt"),
+        (&["begin", "t", "--key", "k", "--attempt-id", "x"], "attempt_id is --attempt-id"),
+        (&["begin", "t", "--key", "k", "--args", "[]"], "arguments_json is --args"),
+        (&["begin", "t", "--key", "k", "--free-text", "x"], "free_text is --free-text"),
+        (&["begin", "t", "--key", "k", "--lease", "0s"], "lease is --lease"),
+        (
+            &["begin", "t"],
+            "business_ids is --business-id, idempotency_key is --key, run_id is --run, step_id is \
+             --step",
+        ),
+        (&["list", "--page-token", "x"], "page_token is --page-token"),
+    ] {
+        let said = server.run(arguments).exits(1).stderr;
+        assert!(said.contains(&format!("\n  here: {flags}\n")), "{arguments:?}: {said}");
+    }
+    let said = server.run(&["lookup", "x"]).exits(1).stderr;
+    assert!(!said.contains("here:"), "the key has no flag: {said}");
+}
+
+#[test]
 fn a_lost_answer_of_begin_names_the_attempt_that_finds_the_truth() {
     // Connections are taken by the kernel and never answered.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

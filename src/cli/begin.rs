@@ -74,13 +74,16 @@ pub(super) struct BeginFlags {
     client: ClientFlags,
 }
 
+/// A new attempt is named otherwise than one that is reported on.
+const FLAGS: &[(&str, &str)] = &[("attempt_id", "--attempt-id")];
+
 pub(super) fn run(flags: &BeginFlags) -> anyhow::Result<u8> {
     let request = request(flags)?;
     let attempt_id = request.attempt_id.clone();
     let client = &flags.client;
     client.run(async |server| {
         let answer = server.ledger.begin(client.request(request)).await;
-        let answer = answer.map_err(|status| match CallError::from(status) {
+        let answer = answer.map_err(|status| match CallError::from(status).naming(FLAGS) {
             // It may have been granted: the same attempt finds the truth, another one waits.
             error if error.is_in_doubt() => error.with("repeatWithAttemptId", &attempt_id),
             error => error,

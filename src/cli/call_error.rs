@@ -1,12 +1,42 @@
 //! Why a call of a server has no answer, for people and for programs.
 
-use std::{collections::BTreeMap, error::Error, fmt, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    error::Error,
+    fmt,
+    time::Duration,
+};
 
 use serde::Serialize;
 use tonic::Status;
 use tonic_types::StatusExt;
 
 use super::output::{self, plain};
+
+/// The flags by which people give the fields that the server's errors name.
+const FLAGS: [(&str, &str); 21] = [
+    ("attempt_id", "--attempt"),
+    ("actor", "--actor"),
+    ("arguments_json", "--args"),
+    ("business_ids", "--business-id"),
+    ("caller", "--caller"),
+    ("downstream_key", "--downstream-key"),
+    ("downstream_ref", "--downstream-ref"),
+    ("etag", "--etag"),
+    ("free_text", "--free-text"),
+    ("idempotency_key", "--key"),
+    ("labels", "--label"),
+    ("lease", "--lease"),
+    ("namespace", "--namespace"),
+    ("page_token", "--page-token"),
+    ("reason", "--reason"),
+    ("result_content_type", "--content-type"),
+    ("run_id", "--run"),
+    ("step_id", "--step"),
+    ("tool_call_id", "--tool-call-id"),
+    ("wait", "--wait"),
+    ("window", "--window"),
+];
 
 /// What lies under an error: the layers of a connection add nothing that a person could use.
 pub(super) fn deepest(error: &(dyn Error + 'static)) -> String {
@@ -87,6 +117,9 @@ pub(super) struct CallError {
     violations: Vec<FieldViolation>,
     #[serde(skip)]
     silence: Option<Silence>,
+    /// The command's own flags, before [`FLAGS`].
+    #[serde(skip)]
+    flags: &'static [(&'static str, &'static str)],
 }
 
 #[derive(Debug, Serialize)]
@@ -112,12 +145,31 @@ impl CallError {
         matches!(self.code.as_str(), "DEADLINE_EXCEEDED" | "INTERNAL" | "UNAVAILABLE" | "UNKNOWN")
     }
 
+    /// The same, where the command has a flag of its own for a field.
+    pub(super) fn naming(mut self, flags: &'static [(&'static str, &'static str)]) -> Self {
+        self.flags = flags;
+        self
+    }
+
     /// The same, with the address where nobody answered.
     pub(super) fn at(mut self, address: &str, timeout: Duration) -> Self {
         if let Some(silence) = &self.silence {
             self.message = silence.told(address, timeout);
         }
         self
+    }
+
+    /// The flags of the fields that the error names, by field.
+    fn named_flags(&self) -> Vec<(&'static str, &'static str)> {
+        let Self { message, violations, .. } = self;
+        // A field of one plain word may be meant as a word, unless it is what is wrong.
+        let spoken = words(message).chain(violations.iter().flat_map(|it| words(&it.description)));
+        let spoken = spoken.filter(|word| word.contains('_'));
+        let wrong = violations.iter().flat_map(|it| words(&it.field));
+        let named: BTreeSet<&str> = spoken.chain(wrong).collect();
+        let own = self.flags.iter();
+        let others = FLAGS.iter().filter(|(field, _)| own.clone().all(|(name, _)| name != field));
+        own.clone().chain(others).filter(|(field, _)| named.contains(field)).copied().collect()
     }
 
     /// Adds what the caller needs to go on.
@@ -152,7 +204,7 @@ impl From<Status> for CallError {
             Some(Silence::NoGrpc(_) | Silence::NoSuchCall) | None => {}
         }
         let message = status.message().to_owned();
-        Self { code, reason, message, metadata, violations, silence }
+        Self { code, reason, message, metadata, violations, silence, ..Self::default() }
     }
 }
 
@@ -172,6 +224,11 @@ impl fmt::Display for CallError {
                 write!(f, "\n  {}: {}", plain(field), plain(description))?;
             }
         }
+        let flags = self.named_flags();
+        if !flags.is_empty() {
+            let flags = flags.iter().map(|(field, flag)| format!("{field} is {flag}"));
+            write!(f, "\n  here: {}", flags.collect::<Vec<_>>().join(", "))?;
+        }
         for (name, value) in metadata {
             if name != "nextAction" && name != "model_message" {
                 write!(f, "\n  {}: {}", plain(name), plain(value))?;
@@ -179,6 +236,11 @@ impl fmt::Display for CallError {
         }
         Ok(())
     }
+}
+
+/// The words that may be names of fields.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
 }
 
 /// `FailedPrecondition` as gRPC writes it.
