@@ -10,11 +10,7 @@ use super::{
     output::Paint,
     timeline,
 };
-use crate::{
-    clock::{Clock, SystemClock},
-    domain::time::Timestamp,
-    proto::v1::{self, lookup_request::By},
-};
+use crate::proto::v1::{self, lookup_request::By};
 
 const EXAMPLE: &str = "\
 Tells in the order of time who asked for the effect, what each asker changed, which layer repeated the
@@ -46,12 +42,11 @@ pub(super) struct ExplainFlags {
     client: ClientFlags,
 }
 
-/// An intent, everybody who began it, and when this was read.
+/// An intent, and everybody who began it.
 pub(super) struct Explained {
     pub(super) intent: v1::Intent,
     /// All pages in one.
     pub(super) attempts: v1::ListAttemptsResponse,
-    pub(super) now: Timestamp,
 }
 
 pub(super) fn run(flags: &ExplainFlags) -> anyhow::Result<u8> {
@@ -66,7 +61,7 @@ pub(super) fn run(flags: &ExplainFlags) -> anyhow::Result<u8> {
         let answer = server.ledger.lookup(client.request(request)).await;
         let intent = answer.map_err(CallError::from)?.into_inner().intent.unwrap_or_default();
         let attempts = all_attempts(client, server, &flags.key).await?;
-        client.print(&Explained { intent, attempts, now: SystemClock.now() })
+        client.print(&Explained { intent, attempts })
     })
 }
 

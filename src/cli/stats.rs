@@ -16,8 +16,8 @@ use super::{
 use crate::proto::v1;
 
 const EXAMPLE: &str = "\
-Counters of all servers on one store, by the minute for two days and by the hour for 90. A server's own
-are exact; those of others may lack their last second.
+Counters of all servers on one store, by the minute for three hours and by the hour for 90 days: a longer
+window begins with a whole hour. A server's own are exact; those of others may lack their last second.
 
 BEGINS counts every Begin that was answered, INTENTS those that made a new intent. REPEATED is Begins per
 intent: 1.00 is no repeat at all. Repeats of an intent from before the window count as repeats only, so a
@@ -78,7 +78,7 @@ impl Answer for Stats {
                     stats.begin_count.to_string(),
                     stats.intent_count.to_string(),
                     stats.execution_count.to_string(),
-                    format!("{:.2}", stats.retry_amplification),
+                    amplification(stats),
                     counted(layers),
                 ]
             });
@@ -100,7 +100,8 @@ impl Answer for Stats {
                 .map(|run| [plain(&run.run_id), plain(&run.tool), run.execution_count.to_string()]);
             text += &format!("\n{}", table::aligned(["RUNS", "TOOL", "EXECUTED"], rows));
         }
-        text += &format!("\nopen now: {} unsettled", it.unsettled_count);
+        let at_least = if it.open_is_lower_bound { "at least " } else { "" };
+        text += &format!("\nopen now: {at_least}{} unsettled", it.unsettled_count);
         if let Some(age) = it.oldest_unsettled_age.and_then(|age| Duration::try_from(age).ok()) {
             text +=
                 &format!(", the oldest for {} ({})", span(age), plain(&it.oldest_unsettled_key));
@@ -111,6 +112,14 @@ impl Answer for Stats {
         );
         text
     }
+}
+
+/// Begins per intent; what leaves no intent repeats nothing.
+fn amplification(stats: &v1::ToolStats) -> String {
+    if stats.intent_count == 0 {
+        return "-".to_owned();
+    }
+    format!("{:.2}", stats.retry_amplification)
 }
 
 fn time(time: Option<prost_types::Timestamp>) -> String {
@@ -145,6 +154,7 @@ impl Serialize for Stats {
         map.serialize_entry("oldest_unsettled_key", &it.oldest_unsettled_key)?;
         map.serialize_entry("needs_attention_count", &it.needs_attention_count)?;
         map.serialize_entry("approvals_waiting_count", &it.approvals_waiting_count)?;
+        map.serialize_entry("open_is_lower_bound", &it.open_is_lower_bound)?;
         map.end()
     }
 }
@@ -195,7 +205,8 @@ mod tests {
             oldest_unsettled_age: Some(prost_types::Duration { seconds: 4000, nanos: 0 }),
             oldest_unsettled_key: "9c".repeat(32),
             needs_attention_count: 1,
-            approvals_waiting_count: 0,
+            approvals_waiting_count: 2,
+            open_is_lower_bound: false,
         });
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/cli/stats.txt");
         let told = stats.text(Paint::never());

@@ -7,7 +7,7 @@ use super::{
     json,
     output::{Paint, plain, span},
 };
-use crate::proto::v1::{self, Decision, EventKind, IntentState, Layer};
+use crate::proto::v1::{self, Decision, EventKind, IntentState, Layer, Reason};
 
 /// The column in which what happened begins: as wide as a time.
 const INDENT: &str = "                      ";
@@ -26,8 +26,9 @@ struct Entry {
 
 /// The whole story.
 pub(super) fn text(explained: &Explained, paint: Paint) -> String {
-    let Explained { intent, attempts, .. } = explained;
+    let Explained { intent, attempts } = explained;
     let mut entries = begins(&attempts.attempts);
+    entries.extend(granted_unseen(intent, &attempts.attempts));
     entries.extend(intent.events.iter().map(event));
     entries.extend(settlement(intent));
     // A stable sort: what was written at one time stays in the order of cause and effect.
@@ -57,8 +58,8 @@ pub(super) fn text(explained: &Explained, paint: Paint) -> String {
 
 /// Where the intent stands now, in one sentence.
 pub(super) fn stands(explained: &Explained) -> String {
-    let Explained { intent, now, .. } = explained;
-    let now = Duration::from_micros(u64::try_from(now.micros()).unwrap_or(0));
+    let Explained { intent, attempts } = explained;
+    let now = since_epoch(attempts.read_time.as_ref()).unwrap_or_default();
     let lease = since_epoch(intent.lease_expire_time.as_ref());
     let mut words = match intent.state() {
         IntentState::AwaitingApproval => {
@@ -81,6 +82,9 @@ pub(super) fn stands(explained: &Explained) -> String {
         }
         IntentState::Completed if intent.result.is_none() && !intent.result_sha256.is_empty() => {
             "It happened; its result is no longer kept, and repeats are told so".to_owned()
+        }
+        IntentState::Completed if intent.conflict => {
+            "It happened; whoever asks again is given the first result".to_owned()
         }
         IntentState::Completed => {
             "It happened once; whoever asks again is given the first result".to_owned()
@@ -118,6 +122,19 @@ fn asked(attempts: &v1::ListAttemptsResponse) -> String {
     words + "."
 }
 
+/// The grant of the attempt that the row tells of, where the Begin that got it is counted only.
+fn granted_unseen(intent: &v1::Intent, attempts: &[v1::Attempt]) -> Option<Entry> {
+    let seen = attempts.iter().any(|attempt| {
+        attempt.decision() == Decision::Execute
+            && (attempt.attempt_id == intent.attempt_id || attempt.time == intent.start_time)
+    });
+    let at = since_epoch(intent.start_time.as_ref()).filter(|_| !seen)?;
+    let words =
+        format!("attempt {} may execute; its Begin is one of those counted only", intent.attempt);
+    let details = vec![format!("attempt {}", intent.attempt_id)];
+    Some(Entry { at, words, details })
+}
+
 fn begins(attempts: &[v1::Attempt]) -> Vec<Entry> {
     let Some((first, repeats)) = attempts.split_first() else { return Vec::new() };
     let mut entries = vec![begin(first, None)];
@@ -141,7 +158,9 @@ fn is_alike(one: &v1::Attempt, other: &v1::Attempt) -> bool {
         let v1::Attempt { layer, decision, reason, free_text_changed, .. } = *attempt;
         (layer, decision, reason, free_text_changed)
     };
-    same(one) == same(other)
+    // Each right to execute is told.
+    one.decision() != Decision::Execute
+        && same(one) == same(other)
         && (&one.caller, &one.run_id, &one.step_id)
             == (&other.caller, &other.run_id, &other.step_id)
 }
@@ -153,6 +172,9 @@ fn begin(attempt: &v1::Attempt, first: Option<&v1::Attempt>) -> Entry {
     let reason = json::reason(attempt.reason).unwrap_or_default();
     let told = match attempt.decision() {
         Decision::Execute => "may execute",
+        Decision::Replay if attempt.reason() == Reason::ResultPruned => {
+            "is told that it happened, without the result"
+        }
         Decision::Replay => "is given the first result",
         Decision::Hold => "must wait",
         Decision::AwaitApproval => "must wait for a person",
@@ -288,7 +310,6 @@ fn moment(at: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::time::Timestamp;
 
     const BEGUN: i64 = 1_796_030_100;
 
@@ -370,6 +391,7 @@ mod tests {
                 attempts,
                 total_count: 112,
                 not_kept_count: 100,
+                read_time: time(300_000),
                 layer_counts: vec![
                     count(Layer::Orchestrator, 1),
                     count(Layer::Model, 109),
@@ -377,7 +399,6 @@ mod tests {
                 ],
                 ..v1::ListAttemptsResponse::default()
             },
-            now: Timestamp::from_micros((BEGUN + 300) * 1_000_000),
         }
     }
 
@@ -389,6 +410,52 @@ mod tests {
             std::fs::write(path, &told).unwrap();
         }
         assert_eq!(told, std::fs::read_to_string(path).unwrap());
+    }
+
+    /// After a hundred repeats only the row knows who may execute.
+    #[test]
+    fn a_grant_whose_begin_is_counted_only_has_its_line_all_the_same() {
+        let mut explained = story();
+        let id = "22222222-2222-4222-8222-222222222222";
+        explained.intent.attempt = 2;
+        explained.intent.attempt_id = id.into();
+        explained.intent.start_time = time(250_000);
+        let line = "attempt 2 may execute; its Begin is one of those counted only";
+        assert!(text(&explained, Paint::never()).contains(line));
+        for (attempt_id, start) in [(id, time(250_001)), ("", time(250_000))] {
+            let mut seen = story();
+            seen.intent = explained.intent.clone();
+            let granted = attempt(250_000, "call_9", Layer::Model, Reason::Retry);
+            seen.attempts.attempts.push(v1::Attempt {
+                attempt_id: attempt_id.into(),
+                time: start,
+                ..granted
+            });
+            assert!(!text(&seen, Paint::never()).contains("counted only;"), "{attempt_id}");
+            assert!(!text(&seen, Paint::never()).contains(line), "{attempt_id}");
+        }
+    }
+
+    #[test]
+    fn each_right_to_execute_has_a_line_of_its_own() {
+        let mut explained = story();
+        explained.attempts.attempts.truncate(1);
+        explained.attempts.attempts.extend(
+            (1..=6).map(|n| attempt(n * 1000, "call_1", Layer::Orchestrator, Reason::Retry)),
+        );
+        let told = text(&explained, Paint::never());
+        assert_eq!(told.matches("EXECUTE RETRY").count(), 6, "{told}");
+    }
+
+    #[test]
+    fn a_pruned_result_is_given_to_nobody() {
+        let mut explained = story();
+        let last = attempt(210_000, "call_9", Layer::Model, Reason::ResultPruned);
+        explained.attempts.attempts.push(v1::Attempt { decision: Decision::Replay.into(), ..last });
+        let told = text(&explained, Paint::never());
+        assert!(
+            told.contains("is told that it happened, without the result: REPLAY RESULT_PRUNED")
+        );
     }
 
     #[test]

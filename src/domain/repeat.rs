@@ -243,6 +243,10 @@ pub fn first_begin(row: &Intent) -> (Provenance<'_>, Answered) {
     let granted = row.attempts.first().filter(|attempt| attempt.granted_on == GrantedOn::New);
     let (attempt_id, caller, answered) = match (granted, &row.approval) {
         (Some(attempt), _) => (Some(attempt.id), attempt.caller.as_str(), Answered::New),
+        // Who proposed it again later is somebody else, as far as anybody knows.
+        (None, Some(approval)) if approval.proposed_at > row.created_at => {
+            (None, "", Answered::AwaitApproval)
+        }
         (None, Some(approval)) => (None, approval.proposer.as_str(), Answered::AwaitApproval),
         // Reports had come before it.
         (None, None) => (None, "", Answered::NeedsAttention),
@@ -312,6 +316,12 @@ mod tests {
         let (first, answered) = first_begin(proposed.row());
         assert_eq!((first.attempt_id, first.caller), (None, "worker-1"));
         assert_eq!(answered, Answered::AwaitApproval);
+        // Nor is it who proposed it again.
+        let mut again = Story::gated().begin(1).row().clone();
+        let approval = again.approval.as_mut().unwrap();
+        approval.proposed_at = again.created_at + std::time::Duration::from_secs(1);
+        approval.proposer = "worker-2".to_owned();
+        assert_eq!(first_begin(&again).0.caller, "");
     }
 
     #[test]

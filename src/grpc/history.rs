@@ -32,6 +32,7 @@ pub(super) fn attempts_response(answer: AttemptsAnswer) -> v1::ListAttemptsRespo
         total_count: count(answer.layers.total() + 1),
         not_kept_count: count(answer.not_kept),
         layer_counts: layer_counts(&answer.layers),
+        read_time: Some(time(answer.now)),
     }
 }
 
@@ -115,6 +116,7 @@ pub(super) fn stats_response(answer: StatsAnswer) -> v1::GetStatsResponse {
         oldest_unsettled_key: open.oldest.map_or_else(String::new, |(key, _)| key.to_string()),
         needs_attention_count: count(open.needs_attention),
         approvals_waiting_count: count(open.awaiting_approval),
+        open_is_lower_bound: open.bounded,
     }
 }
 

@@ -36,6 +36,8 @@ pub struct AttemptsRequest {
 /// A page, and the counters over all pages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttemptsAnswer {
+    /// The store's time of the reading.
+    pub now: Timestamp,
     /// The Begin that made the row, on the first page.
     pub first: Option<FirstBegin>,
     /// Those after it, the oldest first.
@@ -90,7 +92,7 @@ impl Ledger {
         let key = shape::key("key", &request.key)?;
         let page_size = shape::page_size(request.page_size, PAGE_SIZE, PAGE_SIZE_MAX)?;
         let after = read_token(&request.page_token, namespace, &key)?;
-        let (_, found) = self.find(namespace, &key).await?;
+        let (now, found) = self.find(namespace, &key).await?;
         let row = found.ok_or(LedgerError::NotFound { report_kept: None })?.intent;
         self.write_notes().await;
 
@@ -102,6 +104,7 @@ impl Ledger {
         records.truncate(room);
         let last = records.last().map(|(number, _)| *number).or(after).unwrap_or(0);
         Ok(AttemptsAnswer {
+            now,
             first,
             repeats: records.into_iter().map(|(_, repeat)| repeat).collect(),
             layers,

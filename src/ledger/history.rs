@@ -37,9 +37,10 @@ const MEASURE_INTERVAL: Duration = Duration::from_secs(30);
 /// How many measurements lie between two times that old minutes become hours: ten minutes.
 const ROLL_EVERY: u32 = 20;
 
-/// How long counters are kept by the minute: the windows in which minutes matter are those of today. A
-/// tool leaves some five rows a minute, so what is kept of a hundred tools is a million small rows.
-pub(super) const MINUTES_KEPT: Duration = Duration::from_secs(2 * 24 * 60 * 60);
+/// How long counters are kept by the minute: in a window of hours a minute matters, in one of a day it does
+/// not. A tool leaves some five rows a minute, so that what GetStats adds up of a hundred tools stays below
+/// a hundred thousand small rows.
+pub(super) const MINUTES_KEPT: Duration = Duration::from_secs(3 * 60 * 60);
 
 /// How long they are kept by the hour: a quarter, to compare a month with the one before.
 pub(super) const HOURS_KEPT: Duration = Duration::from_secs(90 * 24 * 60 * 60);
@@ -47,10 +48,11 @@ pub(super) const HOURS_KEPT: Duration = Duration::from_secs(90 * 24 * 60 * 60);
 /// How long a run is remembered after its last execution. Runs are many, and people look at those of late.
 pub(super) const RUNS_KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
-/// How many batches of fresh grants are searched for the oldest open intent, the oldest first. What has been
-/// open for longer than a lease is on the agenda, wherever something gathers it there, so that the first ones
-/// tell; each costs at most 256 rows by their ids.
-const BATCHES_MEASURED: usize = 64;
+/// How many batches of fresh grants are searched for the oldest open intent, from each end. What has been open
+/// for longer than a lease is on the agenda, wherever something gathers it there; of what is not, the first
+/// to end tell, and where all of those are settled already, the last. Each costs at most 256 rows by their
+/// ids.
+const ENDS_MEASURED: usize = 32;
 
 /// A Begin that met a row, on its way to an answer.
 pub(super) struct Met {
@@ -110,20 +112,21 @@ impl Notes {
     pub(super) fn repeated(&self, call: &BeginCall, listed: bool, origin: Origin, met: &Met) {
         let &Met { ref row, now, answered, free_text_changed } = met;
         let row = &row.intent;
-        let attempt_id = origin.named_attempt.then_some(call.attempt_id);
+        let named = origin.named_attempt.then_some(call.attempt_id);
         let asked = Provenance {
-            attempt_id,
+            attempt_id: named,
             caller: &call.caller,
             run_id: &call.run_id,
             step_id: &call.step_id,
             tool_call_id: &call.tool_call_id,
         };
-        let resent = attempt_id.is_some_and(|id| self.repeats.asked_before(row.id(), id));
+        let resent = named.is_some_and(|id| self.repeats.asked_before(row.id(), id));
         let layer = layer_of(row, &asked, resent);
         self.repeats.seen(row.id(), layer, answered, || Repeat {
             at: now,
             caller: call.caller.clone(),
-            attempt_id,
+            // One that was minted here matters where it was granted.
+            attempt_id: named.or_else(|| answered.executes().then_some(call.attempt_id)),
             tool_call_id: call.tool_call_id.clone(),
             run_id: call.run_id.clone(),
             step_id: call.step_id.clone(),
@@ -150,20 +153,23 @@ impl Notes {
         self.calls.had_another(call, fingerprint, id)
     }
 
-    /// Writes for as long as the server runs, and once more when it stops.
+    /// Writes for as long as the server runs.
     pub(super) async fn run(self: Arc<Self>, store: Arc<dyn Store>, stopping: CancellationToken) {
         while stopping.run_until_cancelled(tokio::time::sleep(FLUSH_INTERVAL)).await.is_some() {
-            self.flush(&*store).await;
+            self.flush(&*store, false).await;
         }
-        self.flush(&*store).await;
     }
 
     /// Writes what is in memory. After it returns, what was answered before is in the store, unless the
     /// store cannot be reached.
-    pub(super) async fn flush(&self, store: &dyn Store) {
+    pub(super) async fn write_all(&self, store: &dyn Store) {
+        self.flush(store, true).await;
+    }
+
+    async fn flush(&self, store: &dyn Store, all: bool) {
         let _alone = self.flushing.lock().await;
         self.repeats.flush(store).await;
-        tallies::flush(&self.tallies, &self.runs, store).await;
+        tallies::flush(&self.tallies, &self.runs, store, all).await;
     }
 }
 
@@ -185,7 +191,7 @@ pub(super) async fn keep_house(store: Arc<dyn Store>, stopping: CancellationToke
 }
 
 async fn measure(store: &dyn Store) {
-    match store.open_now(None, None, BATCHES_MEASURED).await {
+    match store.open_now(None, None, ENDS_MEASURED).await {
         Ok(open) => {
             let age = open.oldest.map_or(Duration::ZERO, |(_, begun_at)| open.now.since(begun_at));
             metrics::oldest_unsettled(age);

@@ -128,6 +128,8 @@ pub struct Ledger {
     pace: Pace,
     recent: Recent,
     looks_first: LooksFirst,
+    /// Held by the one GetStats that reads the store.
+    stats_alone: tokio::sync::Mutex<()>,
     luck: Luck,
     tasks: TaskTracker,
     stopping: tokio_util::sync::CancellationToken,
@@ -164,6 +166,7 @@ impl Ledger {
             pace: Pace::default(),
             recent: Recent::default(),
             looks_first: LooksFirst::default(),
+            stats_alone: tokio::sync::Mutex::default(),
             luck: options.luck.clone(),
             tasks,
             stopping,
@@ -193,13 +196,15 @@ impl Ledger {
         self.stopping.cancel();
         self.tasks.close();
         self.tasks.wait().await;
+        // Now that the last call is answered.
+        self.notes.write_all(&*self.store).await;
     }
 
     /// Writes what this server remembers for people, so that it can be read. In a task of its own: a reader
     /// that goes away must not take it along.
     async fn write_notes(&self) {
         let (notes, store) = (Arc::clone(&self.notes), Arc::clone(&self.store));
-        self.tasks.spawn(async move { notes.flush(&*store).await }).await.ok();
+        self.tasks.spawn(async move { notes.write_all(&*store).await }).await.ok();
     }
 
     fn policy(&self, intent: &Intent) -> Arc<ToolPolicy> {

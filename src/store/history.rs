@@ -111,6 +111,8 @@ pub struct OpenNow {
     pub needs_attention: u64,
     /// How many wait for an approval.
     pub awaiting_approval: u64,
+    /// Whether more might be open than was looked at, so that all of these are lower bounds.
+    pub bounded: bool,
 }
 
 /// Up to when each kind of counter is to be forgotten, or rolled up.
@@ -144,9 +146,6 @@ pub trait History {
         records_max: usize,
     ) -> Result<KeptRepeats, StoreError>;
 
-    /// Forgets the repeats of these rows: for whoever deletes the rows themselves.
-    async fn forget_repeats(&self, ids: &[Uuid]) -> Result<(), StoreError>;
-
     /// Adds to the counters of the minute that it is written in, and to those of runs.
     async fn count(&self, tools: &[ToolCount], runs: &[RunCount]) -> Result<(), StoreError>;
 
@@ -171,11 +170,13 @@ pub trait History {
     async fn roll_counts(&self, keep_from: KeepFrom) -> Result<(), StoreError>;
 
     /// What stands open, of a tenant and tool or of all. Found by the agenda, by the mark of what needs
-    /// a person, and by the `batches_max` oldest batches of grants; no settled row is searched.
+    /// a person, and by the `ends_max` batches of grants whose leases end first and as many that end last:
+    /// what nobody settles is among the first, what is under way among the last. Of what is settled only
+    /// those batches are looked at.
     async fn open_now(
         &self,
         namespace: Option<&str>,
         tool: Option<&str>,
-        batches_max: usize,
+        ends_max: usize,
     ) -> Result<OpenNow, StoreError>;
 }

@@ -492,8 +492,9 @@ pub trait Store: Agenda + Guarded + History + Retention + Send + Sync + 'static 
     /// The facts kept for a key that has no row.
     async fn orphans(&self, key: &RowKey) -> Result<Vec<Event>, StoreError>;
 
-    /// Adds to the counters of these rows. Versions stay.
-    async fn touch(&self, touches: &[Touch]) -> Result<(), StoreError>;
+    /// Adds to the counters of these rows; versions stay. Returns those that were not told, since somebody's
+    /// transaction holds them.
+    async fn touch(&self, touches: &[Touch]) -> Result<Vec<Touch>, StoreError>;
 
     /// The version of the active policy.
     async fn active_policy(&self) -> Result<u32, StoreError>;

@@ -94,7 +94,7 @@ impl Store for Observed {
         self.0.orphans(key).await
     }
 
-    async fn touch(&self, touches: &[Touch]) -> Result<(), StoreError> {
+    async fn touch(&self, touches: &[Touch]) -> Result<Vec<Touch>, StoreError> {
         self.0.touch(touches).await
     }
 
@@ -133,8 +133,8 @@ impl Store for Observed {
 
 #[async_trait]
 impl Agenda for Observed {
-    async fn gather(&self, batches_max: usize, kept_for: Duration) -> Result<usize, StoreError> {
-        self.0.gather(batches_max, kept_for).await
+    async fn gather(&self, ends_max: usize, kept_for: Duration) -> Result<usize, StoreError> {
+        self.0.gather(ends_max, kept_for).await
     }
 
     async fn due_tools(&self, namespace: Option<&str>) -> Result<Vec<ToolKey>, StoreError> {
@@ -244,10 +244,6 @@ impl History for Observed {
         self.0.repeats(id, after, records_max).await
     }
 
-    async fn forget_repeats(&self, ids: &[Uuid]) -> Result<(), StoreError> {
-        self.0.forget_repeats(ids).await
-    }
-
     async fn count(&self, tools: &[ToolCount], runs: &[RunCount]) -> Result<(), StoreError> {
         self.0.count(tools, runs).await
     }
@@ -279,8 +275,8 @@ impl History for Observed {
         &self,
         namespace: Option<&str>,
         tool: Option<&str>,
-        batches_max: usize,
+        ends_max: usize,
     ) -> Result<OpenNow, StoreError> {
-        self.0.open_now(namespace, tool, batches_max).await
+        self.0.open_now(namespace, tool, ends_max).await
     }
 }

@@ -433,6 +433,40 @@ async fn a_locked_row_holds_up_nobody_else() {
     ledger.stop().await;
 }
 
+/// Who was met while somebody held the row is not forgotten, and keeps nobody else from being counted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_locked_row_is_told_later_that_it_was_met() {
+    let test = TestStore::new(Kind::Postgres).await;
+    let options = LedgerOptions::default();
+    let ledger = Ledger::start(test.open().await, Nobody::to_ask(), &options).await.unwrap();
+    ledger.offer_policy(POLICY).await.unwrap();
+    let mut keys = Vec::new();
+    for order in ["locked", "free"] {
+        let granted = charge(&ledger, order).await.unwrap();
+        let (key, attempt) = (granted.row.unwrap().intent.key, granted.attempt_id.unwrap());
+        ledger.complete(completion("", key, attempt, b"1"), Deadline::default()).await.unwrap();
+        keys.push(key);
+    }
+    let session = test.postgres().await;
+    session.batch_execute("BEGIN").await.unwrap();
+    let key: &[u8] = keys[0].as_bytes();
+    let locked = session.query("SELECT FROM intents WHERE key = $1 FOR UPDATE", &[&key]).await;
+    assert_eq!(locked.unwrap().len(), 1);
+    for order in ["locked", "free", "free"] {
+        charge(&ledger, order).await.unwrap();
+    }
+    let met = async |key: &Key| {
+        let sql = "SELECT replay_count FROM intents WHERE key = $1";
+        let other = test.postgres().await;
+        other.query_one(sql, &[&key.as_bytes().as_slice()]).await.unwrap().get::<_, i64>(0)
+    };
+    wait_until("the free row is counted", async || met(&keys[1]).await == 2).await;
+    assert_eq!(met(&keys[0]).await, 0);
+    session.batch_execute("ROLLBACK").await.unwrap();
+    wait_until("the other is too", async || met(&keys[0]).await == 1).await;
+    ledger.stop().await;
+}
+
 /// Two batches that are under way at once, each with a call for the same row, find it locked one after the other. What
 /// comes for the row in between is answered all the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -326,7 +326,7 @@ async fn every_unique_index_has_the_distribution_column_and_no_table_has_a_trigg
 }
 
 /// The operations of the traits, which [`every_statement`] all asks for.
-const OPERATIONS: [&str; 40] = [
+const OPERATIONS: [&str; 39] = [
     "now",
     "write",
     "find",
@@ -361,7 +361,6 @@ const OPERATIONS: [&str; 40] = [
     "forget_look_alikes",
     "remember",
     "repeats",
-    "forget_repeats",
     "count",
     "counts",
     "run_counts",
@@ -491,7 +490,6 @@ async fn every_statement() -> BTreeSet<String> {
     let repeated = Repeated { id: row.id, layers: LayerCounts::default(), records: vec![record] };
     store.remember(&[repeated]).await.unwrap();
     store.repeats(row.id, 0, 10).await.unwrap();
-    store.forget_repeats(&[row.id]).await.unwrap();
     let counted = ToolCount {
         namespace: tool.namespace.clone(),
         tool: tool.tool.clone(),

@@ -125,9 +125,6 @@ on_every_store! {
         assert_eq!(store.repeats(id, 3, 10).await.unwrap().records, []);
         assert_eq!(store.repeats(id, 3, 10).await.unwrap().kept, 3);
 
-        store.forget_repeats(&[id]).await.unwrap();
-        assert_eq!(store.repeats(id, 0, 10).await.unwrap().layers.total(), 0);
-        assert_eq!(store.repeats(id, 0, 10).await.unwrap().records, []);
         assert_eq!(store.repeats(other, 0, 10).await.unwrap().records.len(), 1);
     }
 
@@ -297,6 +294,31 @@ on_every_store! {
         assert_eq!(open(Some("mail")).await.unsettled, 0);
         assert_eq!(store.open_now(None, None, 100).await.unwrap().unsettled, 5);
         // Without the batches only what is on the agenda, or marked, is seen.
-        assert_eq!(store.open_now(Some("n"), None, 0).await.unwrap().unsettled, 3);
+        let part = store.open_now(Some("n"), None, 0).await.unwrap();
+        assert_eq!((part.unsettled, part.bounded, found.bounded), (3, true, false));
+    }
+
+    /// However much was granted and settled between what is stale and what is under way, both ends show.
+    async fn what_is_open_is_found_at_both_ends_of_a_long_row_of_grants(kind) {
+        let store = TestStore::new(kind).await.open().await;
+        let lease = |nth: u64| Duration::from_secs(3600 + nth);
+        insert(&store, leased("forgotten", lease(0))).await;
+        for nth in 1..=20 {
+            let settled = insert(&store, leased(&format!("settled {nth}"), lease(nth))).await;
+            replace(&store, &settled, completed(&settled)).await;
+        }
+        let middle = insert(&store, leased("hidden", lease(21))).await;
+        for nth in 22..=40 {
+            let settled = insert(&store, leased(&format!("settled {nth}"), lease(nth))).await;
+            replace(&store, &settled, completed(&settled)).await;
+        }
+        insert(&store, leased("under way", lease(41))).await;
+
+        let open = async |ends| store.open_now(None, None, ends).await.unwrap();
+        let few = open(3).await;
+        assert_eq!((few.unsettled, few.bounded), (2, true));
+        let all = open(40).await;
+        assert_eq!((all.unsettled, all.bounded), (3, false));
+        assert!(all.oldest.unwrap().1 < middle.intent.created_at);
     }
 }

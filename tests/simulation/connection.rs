@@ -248,9 +248,10 @@ impl Store for Connection {
         self.read(|table| table.orphans(key)).await
     }
 
-    async fn touch(&self, touches: &[Touch]) -> Result<(), StoreError> {
+    async fn touch(&self, touches: &[Touch]) -> Result<Vec<Touch>, StoreError> {
         let touches = touches.to_vec();
-        self.change(1, move |table| table.touch(&touches)).await
+        self.change(1, move |table| table.touch(&touches)).await?;
+        Ok(Vec::new())
     }
 
     async fn active_policy(&self) -> Result<u32, StoreError> {
@@ -291,8 +292,8 @@ impl Store for Connection {
 
 #[async_trait]
 impl Agenda for Connection {
-    async fn gather(&self, batches_max: usize, kept_for: Duration) -> Result<usize, StoreError> {
-        self.change(1, move |table| table.gather(batches_max, kept_for)).await
+    async fn gather(&self, ends_max: usize, kept_for: Duration) -> Result<usize, StoreError> {
+        self.change(1, move |table| table.gather(ends_max, kept_for)).await
     }
 
     async fn due_tools(&self, namespace: Option<&str>) -> Result<Vec<ToolKey>, StoreError> {
@@ -401,10 +402,6 @@ impl History for Connection {
 
     async fn repeats(&self, _: Uuid, _: u32, _: usize) -> Result<KeptRepeats, StoreError> {
         Ok(KeptRepeats::default())
-    }
-
-    async fn forget_repeats(&self, _: &[Uuid]) -> Result<(), StoreError> {
-        Ok(())
     }
 
     async fn count(&self, _: &[ToolCount], _: &[RunCount]) -> Result<(), StoreError> {

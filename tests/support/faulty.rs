@@ -354,7 +354,7 @@ impl Store for FaultyStore {
         self.inner.orphans(key).await
     }
 
-    async fn touch(&self, touches: &[Touch]) -> Result<(), StoreError> {
+    async fn touch(&self, touches: &[Touch]) -> Result<Vec<Touch>, StoreError> {
         self.up()?;
         self.inner.touch(touches).await
     }
@@ -399,9 +399,9 @@ impl Store for FaultyStore {
 
 #[async_trait]
 impl Agenda for FaultyStore {
-    async fn gather(&self, batches_max: usize, kept_for: Duration) -> Result<usize, StoreError> {
+    async fn gather(&self, ends_max: usize, kept_for: Duration) -> Result<usize, StoreError> {
         self.up()?;
-        self.inner.gather(batches_max, kept_for).await
+        self.inner.gather(ends_max, kept_for).await
     }
 
     async fn due_tools(&self, namespace: Option<&str>) -> Result<Vec<ToolKey>, StoreError> {
@@ -532,11 +532,6 @@ impl History for FaultyStore {
         self.inner.repeats(id, after, records_max).await
     }
 
-    async fn forget_repeats(&self, ids: &[Uuid]) -> Result<(), StoreError> {
-        self.up()?;
-        self.inner.forget_repeats(ids).await
-    }
-
     async fn count(&self, tools: &[ToolCount], runs: &[RunCount]) -> Result<(), StoreError> {
         self.up()?;
         self.inner.count(tools, runs).await
@@ -572,10 +567,10 @@ impl History for FaultyStore {
         &self,
         namespace: Option<&str>,
         tool: Option<&str>,
-        batches_max: usize,
+        ends_max: usize,
     ) -> Result<OpenNow, StoreError> {
         self.up()?;
-        self.inner.open_now(namespace, tool, batches_max).await
+        self.inner.open_now(namespace, tool, ends_max).await
     }
 }
 

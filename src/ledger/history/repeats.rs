@@ -99,11 +99,8 @@ impl Repeats {
         record: impl FnOnce() -> Repeat,
     ) {
         let mut pending = self.pending.lock().expect("no panic holds this lock");
-        let Pending { rows, records } = &mut *pending;
-        if rows.len() >= ROWS_MAX && !rows.contains_key(&id) {
-            return metrics::dropped("repeats", 1);
-        }
-        let row = rows.entry(id).or_default();
+        let records = pending.records;
+        let Some(row) = pending.row(id) else { return metrics::dropped("repeats", 1) };
         row.layers.add(layer, 1);
         // Another call under this key leaves no trace on the row itself.
         if answered != Answered::ParametersChanged {
@@ -118,12 +115,12 @@ impl Repeats {
         }
         if of_row.records >= KEPT_MAX {
             // It is counted, and could not be among those that are kept.
-        } else if *records >= RECORDS_MAX {
+        } else if records >= RECORDS_MAX {
             metrics::dropped("records", 1);
         } else {
-            *records += 1;
             of_row.records += 1;
             row.records.push(record());
+            pending.records += 1;
         }
     }
 
@@ -136,10 +133,19 @@ impl Repeats {
             .filter_map(|(id, row)| row.replays.map(|replays| Touch { id: *id, replays }))
             .collect();
         for batch in touches.chunks(BATCH_ROWS_MAX) {
-            if let Err(error) = store.touch(batch).await {
-                tracing::debug!(%error, rows = batch.len(), "rows were not told that they were met");
-                metrics::dropped("touches", batch.len());
-            }
+            let held = match store.touch(batch).await {
+                Ok(held) => held,
+                Err(error) => {
+                    tracing::debug!(%error, rows = batch.len(), "rows were not told that they were met");
+                    if !may_try_again(&error) {
+                        metrics::dropped("touches", batch.len());
+                        continue;
+                    }
+                    batch.to_vec()
+                }
+            };
+            let mut pending = self.pending.lock().expect("no panic holds this lock");
+            held.into_iter().for_each(|touch| pending.touch_again(touch));
         }
         for batch in batches(rows) {
             let Err(error) = store.remember(&batch).await else { continue };
@@ -150,25 +156,48 @@ impl Repeats {
             } else {
                 let repeats: u64 = batch.iter().map(|row| row.layers.total()).sum();
                 metrics::dropped("repeats", usize::try_from(repeats).unwrap_or(usize::MAX));
+                // Their places may be free still.
+                let mut taken = self.taken.lock().expect("no panic holds this lock");
+                for row in &batch {
+                    taken.pop(&row.id);
+                }
             }
         }
     }
 }
 
 impl Pending {
+    /// The row, if there is room for it.
+    fn row(&mut self, id: Uuid) -> Option<&mut Row> {
+        let room = self.rows.len() < ROWS_MAX || self.rows.contains_key(&id);
+        room.then(|| self.rows.entry(id).or_default())
+    }
+
+    /// Remembers to tell a row once more that it was met.
+    fn touch_again(&mut self, Touch { id, replays }: Touch) {
+        match self.row(id) {
+            Some(row) => *row.replays.get_or_insert_default() += replays,
+            None => metrics::dropped("touches", 1),
+        }
+    }
+
     /// Adds what could not be written to what came since.
     fn put_back(&mut self, Repeated { id, layers, mut records }: Repeated) {
-        let row = self.rows.entry(id).or_default();
+        let records_before = self.records;
+        let Some(row) = self.row(id) else {
+            let repeats = usize::try_from(layers.total()).unwrap_or(usize::MAX);
+            return metrics::dropped("repeats", repeats);
+        };
         row.layers.add_all(&layers);
-        self.records -= row.records.len();
+        let others = records_before - row.records.len();
         records.append(&mut row.records);
-        let room = RECORDS_MAX.saturating_sub(self.records).min(KEPT_MAX);
+        let room = RECORDS_MAX.saturating_sub(others).min(KEPT_MAX);
         if records.len() > room {
             metrics::dropped("records", records.len() - room);
             records.truncate(room);
         }
-        self.records += records.len();
         row.records = records;
+        self.records = others + self.rows[&id].records.len();
     }
 }
 
@@ -178,6 +207,9 @@ fn batches(rows: HashMap<Uuid, Row>) -> Vec<Vec<Repeated>> {
     let mut batch: Vec<Repeated> = Vec::new();
     let mut in_batch = 0;
     for (id, Row { layers, records, .. }) in rows {
+        if layers.total() == 0 {
+            continue; // it is to be told only that it was met
+        }
         if batch.len() >= BATCH_ROWS_MAX || in_batch + records.len() > BATCH_RECORDS_MAX {
             batches.push(std::mem::take(&mut batch));
             in_batch = 0;
@@ -239,8 +271,9 @@ mod tests {
 
     #[test]
     fn every_row_is_in_one_batch_and_no_batch_is_too_large() {
-        let rows: HashMap<Uuid, Row> =
-            (0..2500_u32).map(|n| (Uuid::from_u128(n.into()), row(0..i64::from(n % 90)))).collect();
+        let rows: HashMap<Uuid, Row> = (0..2500_u32)
+            .map(|n| (Uuid::from_u128(n.into()), row(0..1 + i64::from(n % 90))))
+            .collect();
         let total: usize = rows.values().map(|row| row.records.len()).sum();
         let batches = batches(rows);
         let sizes =
@@ -277,5 +310,34 @@ mod tests {
         let at: Vec<i64> = kept.records.iter().map(|it| it.at.micros()).collect();
         assert_eq!(at, (0..60).chain(200..240).collect::<Vec<_>>());
         assert_eq!(pending.records, KEPT_MAX);
+    }
+
+    #[test]
+    fn what_is_put_back_stays_within_the_bound_of_rows() {
+        let repeats = Repeats::default();
+        for n in 0..ROWS_MAX as u128 {
+            see(&repeats, Uuid::from_u128(n), 0);
+        }
+        let mut pending = repeats.pending.lock().unwrap();
+        let Row { layers, records, .. } = row(0..1);
+        let stranger = Uuid::from_u128(u128::MAX);
+        pending.put_back(Repeated { id: stranger, layers, records });
+        pending.touch_again(Touch { id: stranger, replays: 1 });
+        assert_eq!((pending.rows.len(), pending.records), (ROWS_MAX, RECORDS_MAX));
+        assert!(!pending.rows.contains_key(&stranger));
+        // A row that is there takes both.
+        let known = Uuid::from_u128(7);
+        pending.touch_again(Touch { id: known, replays: 2 });
+        assert_eq!(pending.rows[&known].replays, Some(3));
+    }
+
+    #[test]
+    fn a_row_that_is_only_to_be_told_again_leaves_no_repeat() {
+        let repeats = Repeats::default();
+        let id = Uuid::from_u128(1);
+        let mut pending = repeats.pending.lock().unwrap();
+        pending.touch_again(Touch { id, replays: 4 });
+        assert_eq!(pending.rows[&id].replays, Some(4));
+        assert_eq!(batches(std::mem::take(&mut pending.rows)), Vec::<Vec<Repeated>>::new());
     }
 }

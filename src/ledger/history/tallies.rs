@@ -141,8 +141,8 @@ impl Counts {
     }
 }
 
-/// Writes what is unwritten, of tools and of runs.
-pub(super) async fn flush(tallies: &Tallies, runs: &Runs, store: &dyn Store) {
+/// Writes what is unwritten of tools, and of runs those with the most executions, or `all`.
+pub(super) async fn flush(tallies: &Tallies, runs: &Runs, store: &dyn Store, all: bool) {
     let mut counts =
         std::mem::take(&mut *tallies.put_back.lock().expect("no panic holds this lock"));
     for (namespace, tool, taken) in tallies.take() {
@@ -162,16 +162,21 @@ pub(super) async fn flush(tallies: &Tallies, runs: &Runs, store: &dyn Store) {
     for batch in counts.chunks(BATCH_COUNTS_MAX) {
         write(tallies, runs, store, batch, std::mem::take(&mut run_counts)).await;
     }
+    let mut rest = if all { runs.take() } else { Vec::new() };
+    while !rest.is_empty() && write(tallies, runs, store, &[], rest).await {
+        rest = runs.take();
+    }
 }
 
+/// Whether it was written.
 async fn write(
     tallies: &Tallies,
     runs: &Runs,
     store: &dyn Store,
     counts: &[ToolCount],
     run_counts: Vec<RunCount>,
-) {
-    let Err(error) = store.count(counts, &run_counts).await else { return };
+) -> bool {
+    let Err(error) = store.count(counts, &run_counts).await else { return true };
     tracing::debug!(%error, counts = counts.len(), runs = run_counts.len(), "nothing was counted");
     if may_try_again(&error) {
         let mut put_back = tallies.put_back.lock().expect("no panic holds this lock");
@@ -183,6 +188,7 @@ async fn write(
         metrics::dropped("counts", counts.len());
         metrics::dropped("runs", run_counts.len());
     }
+    false
 }
 
 #[cfg(test)]

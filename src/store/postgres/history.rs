@@ -1,6 +1,6 @@
 //! Repeats and counters in Postgres.
 
-use std::time::SystemTime;
+use std::{collections::BTreeSet, time::SystemTime};
 
 use async_trait::async_trait;
 use tokio_postgres::{Row, types::Type};
@@ -65,7 +65,8 @@ const REMEMBER: &str = "
         $13::uuid[], $14::uuid[], $15::text[], $16::text[], $17::text[], $18::text[])
         AS n(id, nth, at, answered, layer, free_text_changed, attempt_id, trace_id, caller,
             tool_call_id, run_id, step_id)
-    JOIN before USING (id) WHERE before.total + n.nth <= $19";
+    JOIN before USING (id) WHERE before.total + n.nth <= $19
+    ON CONFLICT (id, ordinal) DO NOTHING";
 
 /// `store.history.repeats`: the counts, then the records beside them.
 const REPEATS: &str = "
@@ -76,11 +77,6 @@ const REPEATS: &str = "
     FROM repeat_counts c LEFT JOIN (
         SELECT * FROM repeats WHERE id = $1 AND ordinal > $2 ORDER BY ordinal LIMIT $3) r USING (id)
     WHERE c.id = $1 ORDER BY r.ordinal";
-
-/// `store.history.forget_repeats`.
-const FORGET: &str = "
-    WITH gone AS (DELETE FROM repeats WHERE id = ANY($1::uuid[]))
-    DELETE FROM repeat_counts WHERE id = ANY($1::uuid[])";
 
 /// `store.history.count`: tools by the minute of the write, and runs.
 const COUNT: &str = "
@@ -124,18 +120,25 @@ const ROLL: &str = "
     FROM minutes WHERE span_at >= $2 GROUP BY id, hour, counted, namespace, tool ORDER BY id, hour, counted
     ON CONFLICT (id, minutes, span_at, counted) DO UPDATE SET count = b.count + excluded.count";
 
-/// `store.history.perhaps_open`: three ways to an open row, each of which is bounded.
-const PERHAPS_OPEN: &str = "
-    (SELECT id FROM open_intents
-        WHERE ($1::text IS NULL OR namespace = $1) AND ($2::text IS NULL OR tool = $2)
-        ORDER BY due_at LIMIT $3)
+/// `store.history.perhaps_open`: what the agenda has, proposals by themselves so that neither hides the
+/// other, and what needs a person.
+const PERHAPS_OPEN: [&str; 3] = [
+    "SELECT id FROM open_intents
+    WHERE NOT proposal AND ($1::text IS NULL OR namespace = $1) AND ($2::text IS NULL OR tool = $2)
+    ORDER BY due_at LIMIT $3",
+    "SELECT id FROM open_intents
+    WHERE proposal AND ($1::text IS NULL OR namespace = $1) AND ($2::text IS NULL OR tool = $2)
+    ORDER BY due_at LIMIT $3",
+    "SELECT id FROM intents
+    WHERE needs_attention AND ($1::text IS NULL OR namespace = $1) AND ($2::text IS NULL OR tool = $2)
+    LIMIT $3",
+];
+
+/// `store.history.granted`: from both ends. A batch that is at both is told once.
+const GRANTED: &str = "
+    (SELECT due_at, id, intents FROM granted_batches ORDER BY due_at, id LIMIT $1)
     UNION
-    SELECT b.id FROM (SELECT intents FROM granted_batches ORDER BY due_at, id LIMIT $4) g,
-        unnest(g.intents) AS b(id)
-    UNION
-    (SELECT id FROM intents
-        WHERE needs_attention AND ($1::text IS NULL OR namespace = $1) AND ($2::text IS NULL OR tool = $2)
-        LIMIT $3)";
+    (SELECT due_at, id, intents FROM granted_batches ORDER BY due_at DESC, id DESC LIMIT $1)";
 
 /// `store.history.open_of`: what is open among these rows. By an array of ids, which is looked up by the
 /// primary key whatever the planner believes of its length; joined to a subquery it might scan the table.
@@ -235,10 +238,6 @@ impl History for PostgresStore {
         })
     }
 
-    async fn forget_repeats(&self, ids: &[Uuid]) -> Result<(), StoreError> {
-        self.add_again(FORGET, &[(&ids, Type::UUID_ARRAY)]).await
-    }
-
     async fn count(&self, tools: &[ToolCount], runs: &[RunCount]) -> Result<(), StoreError> {
         let tool_ids: Vec<Uuid> = tools.iter().map(ToolCount::id).collect();
         let counted: Vec<i16> = tools.iter().map(|it| counted_to_code(it.counted)).collect();
@@ -328,19 +327,24 @@ impl History for PostgresStore {
         &self,
         namespace: Option<&str>,
         tool: Option<&str>,
-        batches_max: usize,
+        ends_max: usize,
     ) -> Result<OpenNow, StoreError> {
         let most = i64::try_from(OPEN_MAX).unwrap_or(i64::MAX);
-        let batches_max = i64::try_from(batches_max).unwrap_or(i64::MAX);
-        let parameters: [Parameter<'_>; 4] = [
-            (&namespace, Type::TEXT),
-            (&tool, Type::TEXT),
-            (&most, Type::INT8),
-            (&batches_max, Type::INT8),
-        ];
-        let rows = self.query_all(PERHAPS_OPEN, &parameters).await?;
-        let ids: Vec<Uuid> = rows.iter().map(|row| row.get(0)).collect();
+        let ends = i64::try_from(ends_max).unwrap_or(i64::MAX);
+        let named: [Parameter<'_>; 3] =
+            [(&namespace, Type::TEXT), (&tool, Type::TEXT), (&most, Type::INT8)];
         let mut open = OpenNow { now: self.now().await?, ..OpenNow::default() };
+        let mut ids: BTreeSet<Uuid> = BTreeSet::new();
+        for statement in PERHAPS_OPEN {
+            let rows = self.query_all(statement, &named).await?;
+            open.bounded |= rows.len() >= OPEN_MAX;
+            ids.extend(rows.iter().map(|row| row.get::<_, Uuid>(0)));
+        }
+        let batches = self.query_all(GRANTED, &[(&ends, Type::INT8)]).await?;
+        open.bounded |= batches.len() >= 2 * ends_max;
+        ids.extend(batches.iter().flat_map(|row| row.get::<_, Vec<Uuid>>(2)));
+
+        let ids: Vec<Uuid> = ids.into_iter().collect();
         for ids in ids.chunks(LOOKED_UP_MAX) {
             let parameters: [Parameter<'_>; 3] =
                 [(&ids, Type::UUID_ARRAY), (&namespace, Type::TEXT), (&tool, Type::TEXT)];

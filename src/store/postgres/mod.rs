@@ -359,9 +359,10 @@ impl Store for PostgresStore {
         rows.iter().map(event).collect()
     }
 
-    async fn touch(&self, touches: &[Touch]) -> Result<(), StoreError> {
+    async fn touch(&self, touches: &[Touch]) -> Result<Vec<Touch>, StoreError> {
         let mut sorted = touches.to_vec();
         sorted.sort_by_key(|touch| touch.id);
+        let mut held = Vec::new();
         let mut parts: Vec<&[Touch]> = sorted.chunks(TOUCHED_TOGETHER_MAX).collect();
         while let Some(part) = parts.pop() {
             let ids: Vec<Uuid> = part.iter().map(|touch| touch.id).collect();
@@ -382,13 +383,11 @@ impl Store for PostgresStore {
                     let (first, second) = part.split_at(part.len() / 2);
                     parts.extend([second, first]);
                 }
-                Err(StoreError::Locked(_)) => {
-                    tracing::debug!(id = %ids[0], "a row that is held was not counted up");
-                }
+                Err(StoreError::Locked(_)) => held.extend_from_slice(part),
                 touched => drop(touched?),
             }
         }
-        Ok(())
+        Ok(held)
     }
 
     async fn active_policy(&self) -> Result<u32, StoreError> {

@@ -31,6 +31,9 @@ const MINUTE_MICROS: i64 = 60 * 1_000_000;
 
 const HOUR_MICROS: i64 = 60 * MINUTE_MICROS;
 
+/// How many rows are looked up before others get their turn: some milliseconds.
+const LOOKED_UP_MAX: usize = 1000;
+
 #[async_trait]
 impl History for SqliteStore {
     async fn remember(&self, repeats: &[Repeated]) -> Result<(), StoreError> {
@@ -64,21 +67,6 @@ impl History for SqliteStore {
                 .map_err(nothing_written)?;
             let records = rows.into_iter().collect::<Result<_, _>>()?;
             Ok(KeptRepeats { layers, kept, records })
-        })
-        .await
-    }
-
-    async fn forget_repeats(&self, ids: &[Uuid]) -> Result<(), StoreError> {
-        let ids = ids.to_vec();
-        self.in_transaction(move |transaction| {
-            for table in ["repeats", "repeat_counts"] {
-                let mut statement =
-                    transaction.prepare_cached(&format!("DELETE FROM {table} WHERE id = ?1"))?;
-                for id in &ids {
-                    statement.execute([id])?;
-                }
-            }
-            Ok(())
         })
         .await
     }
@@ -190,21 +178,34 @@ impl History for SqliteStore {
         &self,
         namespace: Option<&str>,
         tool: Option<&str>,
-        batches_max: usize,
+        ends_max: usize,
     ) -> Result<OpenNow, StoreError> {
-        let (namespace, tool) = (namespace.map(str::to_owned), tool.map(str::to_owned));
-        self.run(move |connection| {
-            let (namespace, tool) = (namespace.as_deref(), tool.as_deref());
-            let ids =
-                perhaps_open(connection, namespace, tool, batches_max).map_err(nothing_written)?;
-            let mut open = OpenNow { now: clock(), ..OpenNow::default() };
-            for id in ids {
-                add_if_open(connection, id, namespace, tool, &mut open).map_err(nothing_written)?;
-            }
-            Ok(open)
-        })
-        .await
+        let whose =
+            Whose { namespace: namespace.map(str::to_owned), tool: tool.map(str::to_owned) };
+        let of = whose.clone();
+        let (ids, mut open) = self
+            .run(move |connection| perhaps_open(connection, &of, ends_max).map_err(nothing_written))
+            .await?;
+        // A slice at a time, for writes wait for whatever runs here.
+        for ids in ids.chunks(LOOKED_UP_MAX) {
+            let (ids, of) = (ids.to_vec(), whose.clone());
+            let look = move |connection: &mut Connection| {
+                for id in ids {
+                    add_if_open(connection, id, &of, &mut open).map_err(nothing_written)?;
+                }
+                Ok(open)
+            };
+            open = self.run(look).await?;
+        }
+        Ok(open)
     }
+}
+
+/// Of which tenant and tool; of all where it says nothing.
+#[derive(Debug, Clone)]
+struct Whose {
+    namespace: Option<String>,
+    tool: Option<String>,
 }
 
 /// The sum of a row's counts numbers its repeats.
@@ -311,16 +312,20 @@ fn count_run(connection: &Connection, run: &RunCount, now: i64) -> rusqlite::Res
 /// The rows that may be open: on the agenda, granted lately, or marked for a person.
 fn perhaps_open(
     connection: &Connection,
-    namespace: Option<&str>,
-    tool: Option<&str>,
-    batches_max: usize,
-) -> rusqlite::Result<BTreeSet<Uuid>> {
+    Whose { namespace, tool }: &Whose,
+    ends_max: usize,
+) -> rusqlite::Result<(Vec<Uuid>, OpenNow)> {
     let most = i64::try_from(OPEN_MAX).unwrap_or(i64::MAX);
-    let batches_max = i64::try_from(batches_max).unwrap_or(i64::MAX);
+    let ends = i64::try_from(ends_max).unwrap_or(i64::MAX);
+    let mut open = OpenNow { now: clock(), ..OpenNow::default() };
     let mut ids = BTreeSet::new();
     let named = [
         "SELECT id FROM open_intents
-         WHERE (?1 IS NULL OR namespace = ?1) AND (?2 IS NULL OR tool = ?2)
+         WHERE proposal = 0 AND (?1 IS NULL OR namespace = ?1) AND (?2 IS NULL OR tool = ?2)
+         ORDER BY due_at LIMIT ?3",
+        // By themselves, so that neither hides the other.
+        "SELECT id FROM open_intents
+         WHERE proposal = 1 AND (?1 IS NULL OR namespace = ?1) AND (?2 IS NULL OR tool = ?2)
          ORDER BY due_at LIMIT ?3",
         "SELECT id FROM intents
          WHERE needs_attention = 1 AND (?1 IS NULL OR namespace = ?1) AND (?2 IS NULL OR tool = ?2)
@@ -329,23 +334,31 @@ fn perhaps_open(
     for statement in named {
         let mut statement = connection.prepare_cached(statement)?;
         let found = statement.query_map(params![namespace, tool, most], |row| row.get(0))?;
-        for id in found {
-            ids.insert(id?);
-        }
+        let found: Vec<Uuid> = found.collect::<rusqlite::Result<_>>()?;
+        open.bounded |= found.len() >= OPEN_MAX;
+        ids.extend(found);
     }
-    let mut batches = connection
-        .prepare_cached("SELECT intents FROM granted_batches ORDER BY due_at, id LIMIT ?1")?;
-    for batch in batches.query_map([batches_max], |row| row.get::<_, Vec<u8>>(0))? {
+    // From both ends; a batch that is at both is told once.
+    let mut statement = connection.prepare_cached(
+        "SELECT * FROM (SELECT due_at, id, intents FROM granted_batches
+             ORDER BY due_at, id LIMIT ?1)
+         UNION
+         SELECT * FROM (SELECT due_at, id, intents FROM granted_batches
+             ORDER BY due_at DESC, id DESC LIMIT ?1)",
+    )?;
+    let mut batches = 0;
+    for batch in statement.query_map([ends], |row| row.get::<_, Vec<u8>>(2))? {
         ids.extend(batch?.as_chunks::<16>().0.iter().map(|id| Uuid::from_bytes(*id)));
+        batches += 1;
     }
-    Ok(ids)
+    open.bounded |= batches >= 2 * ends_max;
+    Ok((ids.into_iter().collect(), open))
 }
 
 fn add_if_open(
     connection: &Connection,
     id: Uuid,
-    namespace: Option<&str>,
-    tool: Option<&str>,
+    Whose { namespace, tool }: &Whose,
     open: &mut OpenNow,
 ) -> rusqlite::Result<()> {
     let found = connection

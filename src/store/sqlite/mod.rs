@@ -318,7 +318,7 @@ impl Store for SqliteStore {
         .await
     }
 
-    async fn touch(&self, touches: &[Touch]) -> Result<(), StoreError> {
+    async fn touch(&self, touches: &[Touch]) -> Result<Vec<Touch>, StoreError> {
         let touches = touches.to_vec();
         self.run(move |connection| {
             let transaction = connection
@@ -337,7 +337,9 @@ impl Store for SqliteStore {
                     })
                     .map_err(nothing_written)?;
             }
-            commit(transaction)
+            commit(transaction)?;
+            // One process writes, one write at a time.
+            Ok(Vec::new())
         })
         .await
     }
