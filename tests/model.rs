@@ -399,8 +399,8 @@ impl Ledger {
             Word::Found => Resolution::Executed(result("seen")),
             Word::Absent => Resolution::NotExecuted,
         };
-        let outcome =
-            resolve(row, &reviewer, &resolution, time(state.now)).expect("people are answered");
+        let outcome = resolve(row, &reviewer, &resolution, None, time(state.now))
+            .expect("people are answered");
         self.keep(state, outcome);
     }
 

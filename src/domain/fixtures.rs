@@ -311,8 +311,9 @@ impl Story {
         resolution: &Resolution,
         reviewer: &Reviewer,
     ) -> Result<(), Refusal> {
-        let outcome =
-            resolve(self.row(), reviewer, resolution, self.now()).expect("people are answered");
+        let rule = self.policy.downstream.status;
+        let outcome = resolve(self.row(), reviewer, resolution, rule, self.now());
+        let outcome = outcome.expect("people are answered");
         self.apply(outcome)
     }
 

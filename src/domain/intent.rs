@@ -372,6 +372,13 @@ impl Intent {
         self.attempts.iter().all(|attempt| attempt.fate.is_harmless())
     }
 
+    /// Whether the downstream, when it was asked, named the object that it is settled by.
+    pub fn was_found(&self) -> bool {
+        let by_answer =
+            self.settlement.as_ref().is_some_and(|it| it.provenance == Provenance::Reconciler);
+        self.state == State::Completed && by_answer && self.downstream_ref.is_some()
+    }
+
     /// Whether nobody but a person is expected to move it on. A contradiction alone is no such reason: the
     /// downstream can still say what became of a later attempt.
     pub fn waits_for_a_person(&self) -> bool {

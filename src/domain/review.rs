@@ -2,11 +2,13 @@
 
 use super::{
     approval::Verdict,
-    attempt::{Attempt, Fate},
+    attempt::Fate,
     event::{Event, EventKind, Provenance},
     intent::{Intent, ResultBody, State, Transition, TransitionError},
     report::{Outcome, Refusal, settle},
+    schedule::visible_from,
     time::Timestamp,
+    tool::StatusRule,
 };
 
 /// Who decides, why, and having looked at which version of the intent.
@@ -135,17 +137,19 @@ pub fn expire(intent: &Intent, now: Timestamp) -> Result<Outcome, TransitionErro
     Ok(Outcome { intent: next, events: vec![expired], answer: Ok(()) })
 }
 
-/// A person settles what nobody else can.
+/// A person settles what nobody else can. `rule` is what the policy says today of the downstream's answers:
+/// until when an effect may still come to light binds people too.
 pub fn resolve(
     intent: &Intent,
     reviewer: &Reviewer,
     resolution: &Resolution,
+    rule: Option<StatusRule>,
     now: Timestamp,
 ) -> Result<Outcome, TransitionError> {
     match resolution {
         Resolution::Acknowledged => Ok(acknowledge(intent, reviewer, now)),
         Resolution::Executed(result) => resolve_executed(intent, reviewer, result, now),
-        Resolution::NotExecuted => resolve_not_executed(intent, reviewer, now),
+        Resolution::NotExecuted => resolve_not_executed(intent, reviewer, rule, now),
     }
 }
 
@@ -200,6 +204,7 @@ fn resolve_executed(
 fn resolve_not_executed(
     intent: &Intent,
     reviewer: &Reviewer,
+    rule: Option<StatusRule>,
     now: Timestamp,
 ) -> Result<Outcome, TransitionError> {
     match intent.state {
@@ -235,13 +240,8 @@ fn resolve_not_executed(
         }
         next.unsettle();
     } else {
-        let last = intent
-            .attempts
-            .iter()
-            .filter(|attempt| !attempt.fate.is_harmless())
-            .map(Attempt::visible_from)
-            .max();
-        if let Some(until) = last.filter(|until| now < *until) {
+        let least = rule.map(|rule| rule.visibility).unwrap_or_default();
+        if let Some(until) = visible_from(intent, least).filter(|until| now < *until) {
             return Ok(Outcome::unchanged(intent, Err(Refusal::LeaseRunning { until })));
         }
         next.go(Transition::NotExecuted)?;

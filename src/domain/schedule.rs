@@ -46,18 +46,18 @@ pub(super) fn visibility(intent: &Intent, rule: StatusRule) -> Duration {
     open.map(|attempt| attempt.promise.visibility).max().unwrap_or_default().max(rule.visibility)
 }
 
-/// From when an absence counts; `None` where every attempt is harmless.
-pub(super) fn visible_from(intent: &Intent, rule: StatusRule) -> Option<Timestamp> {
+/// From when an absence counts, at `least` so long after the lease; `None` where every attempt is harmless.
+pub(super) fn visible_from(intent: &Intent, least: Duration) -> Option<Timestamp> {
     let from = |attempt: &Attempt| {
         // What was promised at the grant may be more than today's policy asks for.
-        attempt.visible_from().max(attempt.lease_expires_at + rule.visibility)
+        attempt.visible_from().max(attempt.lease_expires_at + least)
     };
     intent.attempts.iter().filter(|attempt| !attempt.fate.is_harmless()).map(from).max()
 }
 
 fn absence_counts_from(intent: &Intent, rule: StatusRule) -> Option<Timestamp> {
     let spaced = intent.probing.last_absence_at.map(|last| last + visibility(intent, rule) / 2);
-    visible_from(intent, rule).max(spaced)
+    visible_from(intent, rule.visibility).max(spaced)
 }
 
 #[cfg(test)]

@@ -183,7 +183,7 @@ pub fn reconcile(
         Answer::Several { result, downstream_refs } => {
             executed(intent, result, downstream_refs, true, now)
         }
-        Answer::Absent => absent(intent, rule, asked.at, now),
+        Answer::Absent => absent(intent, rule, asked, now),
         Answer::Taken { downstream_ref, other } => {
             let note = format!("the downstream names {downstream_ref}, which is {other}'s");
             let next = heard(intent, asked, now);
@@ -224,15 +224,16 @@ fn executed(
     Ok(Outcome { intent: next, events, answer: Ok(()) })
 }
 
-/// It was not there when the question went out, at `seen`. The answer may have been long on its way,
-/// so that is the time that counts against leases and visibility.
+/// It was not there when the question went out. The answer may have been long on its way, so that is the
+/// time that counts against leases and visibility.
 fn absent(
     intent: &Intent,
     rule: StatusRule,
-    seen: Timestamp,
+    asked: Asked,
     now: Timestamp,
 ) -> Result<Outcome, TransitionError> {
-    let too_early = visible_from(intent, rule).is_some_and(|from| seen < from);
+    let seen = asked.at;
+    let too_early = visible_from(intent, rule.visibility).is_some_and(|from| seen < from);
     let spacing = visibility(intent, rule) / 2;
     let too_close = intent.probing.last_absence_at.is_some_and(|last| seen.since(last) < spacing);
     if too_early || too_close {
@@ -252,15 +253,15 @@ fn absent(
         return Ok(handed_over.unwrap_or_else(|| Outcome::unchanged(intent, Ok(()))));
     }
     let mut next = intent.clone();
+    leave_silence_out(&mut next.probing, asked, now);
     // What counted under a shorter visibility, before the policy was tightened, counts no longer.
-    let visible = visible_from(intent, rule);
+    let visible = visible_from(intent, rule.visibility);
     if next.probing.last_absence_at.is_some_and(|last| visible.is_some_and(|from| last < from)) {
         next.probing.absences = 0;
     }
     next.probing.absences += 1;
     // The next one is spaced from when this answer was there.
     next.probing.last_absence_at = Some(now);
-    next.probing.heard_at = Some(now);
     if next.probing.absences < rule.confirmations {
         return Ok(silent(next));
     }
@@ -293,18 +294,22 @@ fn undecided(
     Ok(silent(next))
 }
 
-/// The intent after an answer without a verdict. A span in which a question had no answer does not count
-/// towards giving up.
+/// The intent after an answer without a verdict.
 fn heard(intent: &Intent, asked: Asked, now: Timestamp) -> Intent {
     let mut next = intent.clone();
     let probing = &mut next.probing;
-    let silence = probing.heard_at.filter(|_| asked.after_silence).map(|heard| now.since(heard));
-    let since = probing.asked_since.map_or(now, |since| since + silence.unwrap_or_default());
-    probing.asked_since = Some(since);
-    probing.heard_at = Some(now);
+    leave_silence_out(probing, asked, now);
+    probing.asked_since = probing.asked_since.or(Some(now));
     probing.absences = 0;
     probing.last_absence_at = None;
     next
+}
+
+/// An answer is there again: a span in which a question had none does not count towards giving up.
+fn leave_silence_out(probing: &mut Probing, asked: Asked, now: Timestamp) {
+    let silence = probing.heard_at.filter(|_| asked.after_silence).map(|heard| now.since(heard));
+    probing.asked_since = probing.asked_since.map(|since| since + silence.unwrap_or_default());
+    probing.heard_at = Some(now);
 }
 
 fn silent(intent: Intent) -> Outcome {

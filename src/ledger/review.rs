@@ -112,14 +112,16 @@ impl Ledger {
         }
         let result = request.result.check()?;
         let decide = |intent: &Intent, now| {
+            let policy = self.policy(intent);
             let resolution = match resolution {
                 ResolutionRequest::Executed => {
-                    Resolution::Executed(result.body(self.policy(intent).max_result_bytes))
+                    Resolution::Executed(result.body(policy.max_result_bytes))
                 }
                 ResolutionRequest::NotExecuted => Resolution::NotExecuted,
                 ResolutionRequest::Acknowledged => Resolution::Acknowledged,
             };
-            Ok((resolve(intent, &reviewer, &resolution, now)?, ()))
+            let rule = policy.downstream.status;
+            Ok((resolve(intent, &reviewer, &resolution, rule, now)?, ()))
         };
         Ok(self.change(&namespace, &key, deadline, None, None, decide).await?.stored)
     }

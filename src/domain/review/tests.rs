@@ -166,6 +166,25 @@ fn a_person_settles_what_nobody_else_can() {
     }
 }
 
+/// What binds the reconciler binds people: a policy that was tightened since counts.
+#[test]
+fn nobody_says_not_executed_while_an_effect_may_still_come_to_light() {
+    let mut story = unknown_past_visibility();
+    story.policy.downstream.status = Some(StatusRule { visibility: HOUR, ..STATUS });
+    let reviewer = story.reviewer();
+    let until = LEASE_END + HOUR;
+    let refused = story.resolve_as(&Resolution::NotExecuted, &reviewer);
+    assert_eq!(refused, Err(R::LeaseRunning { until }));
+    let mut story = story.wait(HOUR - VISIBILITY);
+    assert_eq!(story.resolve_as(&Resolution::NotExecuted, &reviewer), Ok(()));
+    // A policy that was loosened does not.
+    let mut story = begun(asking()).lost(1).wait(MINUTE);
+    story.policy.downstream.status = None;
+    let reviewer = story.reviewer();
+    let refused = story.resolve_as(&Resolution::NotExecuted, &reviewer);
+    assert_eq!(refused, Err(R::LeaseRunning { until: VISIBLE_FROM }));
+}
+
 #[test]
 fn a_resolution_says_who_and_why() {
     let story = unknown_past_visibility().resolved(&Resolution::NotExecuted);
