@@ -616,7 +616,7 @@ fn the_default_file_and_completions_are_printed() {
 #[test]
 fn bad_usage_exits_64() {
     let key = "0".repeat(64);
-    let bad: [&[&str]; 16] = [
+    let bad: [&[&str]; 19] = [
         &[],
         &["no-such-command"],
         &["begin"],
@@ -633,6 +633,10 @@ fn bad_usage_exits_64() {
         &["list", "--state", "GONE"],
         &["resolve", &key, "--executed", "--not-executed", "--reason", "x"],
         &["migrate", "--store", "mysql://x"],
+        // An unset variable is no wish for all of them.
+        &["reconcile", "--key", ""],
+        &["reconcile", "--tool", ""],
+        &["reconcile", "--timeout", "0s"],
     ];
     for arguments in bad {
         let said = run(arguments);

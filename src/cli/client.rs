@@ -45,12 +45,20 @@ pub(super) struct ClientFlags {
 
     /// How long to wait for the answer
     #[arg(long, value_name = "SPAN", default_value = "10s",
-          value_parser = humantime::parse_duration)]
+          value_parser = timeout)]
     timeout: Duration,
 
     /// Print one JSON object an answer, with the field names of the proto files
     #[arg(long)]
     pub(super) json: bool,
+}
+
+fn timeout(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(timeout) if timeout < Duration::from_millis(1) => Err("must be 1ms or more".to_owned()),
+        Ok(timeout) => Ok(timeout),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 fn server(text: &str) -> Result<Uri, String> {

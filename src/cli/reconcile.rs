@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, io::IsTerminal, time::Duration};
 
-use clap::Args;
+use clap::{Args, builder::NonEmptyStringValueParser};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 
 use super::{
@@ -36,13 +36,13 @@ const PASS_MAX: Duration = Duration::from_secs(60 * 60);
 #[command(after_help = EXAMPLE)]
 pub(super) struct ReconcileFlags {
     /// Only this tool
-    #[arg(long, value_name = "TOOL", default_value = "", hide_default_value = true)]
-    tool: String,
+    #[arg(long, value_name = "TOOL", value_parser = NonEmptyStringValueParser::new())]
+    tool: Option<String>,
 
     /// Only this intent, at once, even if its next question is not due
-    #[arg(long, value_name = "KEY", default_value = "", hide_default_value = true,
+    #[arg(long, value_name = "KEY", value_parser = NonEmptyStringValueParser::new(),
           conflicts_with_all = ["tool", "limit"])]
-    key: String,
+    key: Option<String>,
 
     /// At most so many intents
     #[arg(long, value_name = "N", default_value_t = 1000,
@@ -64,8 +64,8 @@ pub(super) fn run(flags: &ReconcileFlags) -> anyhow::Result<u8> {
     let client = &flags.client;
     let request = v1::ReconcileRequest {
         namespace: client.namespace.clone(),
-        tool: flags.tool.clone(),
-        key: flags.key.clone(),
+        tool: flags.tool.clone().unwrap_or_default(),
+        key: flags.key.clone().unwrap_or_default(),
         limit: flags.limit,
         dry_run: flags.dry_run,
     };

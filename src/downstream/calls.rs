@@ -40,9 +40,11 @@ pub(super) enum Outcome {
 impl Simulator {
     /// Has the effect of a call, or not, and answers in its own time.
     pub(super) async fn call(self: &Arc<Self>, call: &Call) -> Outcome {
+        // What it meets is settled as it comes: whoever sees it counted may end the outage.
+        let outage = self.outages.mode();
         self.book().count_request();
         self.changed();
-        match self.outages.mode() {
+        match outage {
             None => {}
             Some(OutageMode::Error) => return Outcome::Unavailable,
             Some(mode @ (OutageMode::Hang | OutageMode::Refuse)) => {

@@ -2,15 +2,19 @@
 
 use std::sync::Arc;
 
-use axum::Router;
-use tonic::{Request, Response, Status, metadata::MetadataMap, service::Routes};
+use axum::{Router, http::HeaderValue};
+use tonic::{
+    Request, Response, Status,
+    metadata::{MetadataMap, MetadataValue},
+    service::Routes,
+};
 
 use super::{
     Simulator, StartError,
     book::{DONE, EffectView, QUEUED},
     face::Line,
     fault::Fault,
-    http::FAULT_HEADER,
+    http::{self, FAULT_HEADER},
     status::{Shown, Subject},
 };
 use crate::proto::{
@@ -24,6 +28,9 @@ use crate::proto::{
 /// The service's full name.
 const SERVICE: &str = "intent_ledger.status.v1.EffectStatusService";
 
+/// The mark of an answer that a proxy gives instead.
+const INSTEAD: &str = "x-instead";
+
 /// The paths of the face.
 pub(super) async fn router(simulator: Arc<Simulator>) -> Result<Router, StartError> {
     let (health, health_service) = tonic_health::server::health_reporter();
@@ -34,7 +41,7 @@ pub(super) async fn router(simulator: Arc<Simulator>) -> Result<Router, StartErr
         .add_service(EffectStatusServiceServer::new(StatusService(simulator)))
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?);
-    Ok(routes.prepare().into_axum_router())
+    Ok(routes.prepare().into_axum_router().layer(axum::middleware::map_response(as_sent)))
 }
 
 /// Of the services in the description only these are here.
@@ -68,15 +75,30 @@ impl EffectStatusService for StatusService {
                 effects: Vec::new(),
             })),
             Shown::Effects(effects) => Ok(Response::new(answer(effects))),
-            // What a gRPC client makes of an answer that is none, from a proxy on the way.
-            Shown::Page => Err(Status::unknown("the answer is a page, not a message")),
-            Shown::Login => Err(Status::unknown("the answer is a redirect, not a message")),
+            Shown::Page => Err(instead("page")),
+            Shown::Login => Err(instead("login")),
             Shown::Unavailable => Err(Status::unavailable("unavailable")),
             Shown::Silence => match line {
                 Some(line) => line.cut().await,
                 None => std::future::pending().await,
             },
         }
+    }
+}
+
+/// What a proxy on the way answers instead, which is no gRPC: see [`as_sent`].
+fn instead(what: &'static str) -> Status {
+    let mut status = Status::unknown("a proxy answers instead");
+    status.metadata_mut().insert(INSTEAD, MetadataValue::from_static(what));
+    status
+}
+
+/// An answer as it leaves the face.
+async fn as_sent(answer: axum::response::Response) -> axum::response::Response {
+    match answer.headers().get(INSTEAD).map(HeaderValue::as_bytes) {
+        Some(b"page") => http::page(),
+        Some(_) => http::login(),
+        None => answer,
     }
 }
 

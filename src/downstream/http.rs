@@ -144,14 +144,22 @@ async fn status(
             [effect] => json(StatusCode::OK, effect),
             several => json(StatusCode::OK, &json!({ "objects": several })),
         },
-        Shown::Page => {
-            let page = "<!doctype html><title>Sign in</title><form><input name=user></form>\n";
-            ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], page).into_response()
-        }
-        Shown::Login => (StatusCode::FOUND, [(header::LOCATION, "/login")]).into_response(),
+        Shown::Page => page(),
+        Shown::Login => login(),
         Shown::Unavailable => unavailable(),
         Shown::Silence => line.cut().await,
     }
+}
+
+/// A page for people.
+pub(super) fn page() -> Response {
+    let page = "<!doctype html><title>Sign in</title><form><input name=user></form>\n";
+    ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], page).into_response()
+}
+
+/// The way to a login.
+pub(super) fn login() -> Response {
+    (StatusCode::FOUND, [(header::LOCATION, "/login")]).into_response()
 }
 
 /// What happened, with the counts that a test asks for most.

@@ -71,6 +71,9 @@ pub const DEFAULT_NAMESPACE: &str = "default";
 /// that another caller got its answer: more than this many reports at once on one row is a bug.
 const ROUNDS_MAX: usize = 10_000;
 
+/// How many expressions over long arguments are evaluated at once: whoever sends many waits for his own.
+const LONG_CONDITIONS_MAX: usize = 2;
+
 /// How a ledger is set up.
 #[derive(Debug, Clone)]
 pub struct LedgerOptions {
@@ -130,6 +133,8 @@ pub struct Ledger {
     looks_first: LooksFirst,
     /// Held by the one GetStats that reads the store.
     stats_alone: tokio::sync::Mutex<()>,
+    /// Turns of expressions over long arguments, which have threads of their own.
+    long_conditions: tokio::sync::Semaphore,
     luck: Luck,
     tasks: TaskTracker,
     stopping: tokio_util::sync::CancellationToken,
@@ -167,6 +172,7 @@ impl Ledger {
             recent: Recent::default(),
             looks_first: LooksFirst::default(),
             stats_alone: tokio::sync::Mutex::default(),
+            long_conditions: tokio::sync::Semaphore::new(LONG_CONDITIONS_MAX),
             luck: options.luck.clone(),
             tasks,
             stopping,

@@ -2,12 +2,17 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    io,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use async_trait::async_trait;
-use tokio::sync::Semaphore;
+use tokio::{
+    runtime::{Builder, Runtime},
+    sync::Semaphore,
+};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     circuit::{Circuit, Turn},
@@ -18,7 +23,7 @@ use crate::{
     clock::monotonic,
     domain::verdict::Answer,
     ledger::{Downstream, NotAsked},
-    policy::status::{Face, HttpFace, Question, StatusEndpoint},
+    policy::status::{Face, Question, StatusEndpoint},
     telemetry::metrics,
 };
 
@@ -26,13 +31,22 @@ use crate::{
 /// each, and no crowd for a provider.
 pub(super) const QUESTIONS_MAX: usize = 32;
 
+/// Threads that ask and read: two, so that one answer that takes long to read leaves the others one.
+const THREADS: usize = 2;
+
+/// How much later than its time-out a question may end: an answer that came in time is read first.
+const LATE_MAX: Duration = Duration::from_millis(500);
+
 /// How many causes for which no question can be made are remembered; far more than policies have.
 const UNSENT_MAX: usize = 1000;
 
 /// The endpoints of all policies, each by its scheme, host and port.
 pub struct Endpoints {
-    http: HttpProbe,
-    grpc: GrpcProbe,
+    http: Arc<HttpProbe>,
+    grpc: Arc<GrpcProbe>,
+    /// Where questions are asked and answers are read: whatever a downstream sends, and however long a rule
+    /// takes over it, keeps no caller waiting.
+    threads: Option<Runtime>,
     known: Mutex<HashMap<String, Arc<Known>>>,
     /// Causes, each with its endpoint and tool, for which no question could be made.
     unsent: Mutex<HashSet<(String, String, String)>>,
@@ -64,14 +78,52 @@ impl Endpoints {
     ///
     /// # Errors
     ///
-    /// The system's certificates cannot be read.
-    pub fn new() -> Result<Self, reqwest::Error> {
+    /// The system's certificates cannot be read, or it has no threads left.
+    pub fn new() -> io::Result<Self> {
+        let threads = Builder::new_multi_thread()
+            .worker_threads(THREADS)
+            .thread_name("questions")
+            .enable_all()
+            .build()?;
         Ok(Self {
-            http: HttpProbe::new()?,
-            grpc: GrpcProbe::default(),
+            http: Arc::new(HttpProbe::new().map_err(io::Error::other)?),
+            grpc: Arc::default(),
+            threads: Some(threads),
             known: Mutex::default(),
             unsent: Mutex::default(),
         })
+    }
+
+    /// Asks, for as long as the endpoint may take.
+    async fn exchange(
+        &self,
+        prepared: Prepared,
+        endpoint: &Arc<StatusEndpoint>,
+        question: &Question,
+        result_bytes_max: u64,
+    ) -> Answer {
+        let Some(threads) = &self.threads else { return Answer::unreachable("shutting down") };
+        let (http, grpc) = (Arc::clone(&self.http), Arc::clone(&self.grpc));
+        let (endpoint, question) = (Arc::clone(endpoint), question.clone());
+        let timeout = endpoint.timeout;
+        let asking = threads.spawn(async move {
+            match (prepared, &endpoint.face) {
+                (Prepared::Http(request), Face::Http(face)) => {
+                    http.ask(*request, face, &question, result_bytes_max).await
+                }
+                (Prepared::Grpc(call), _) => {
+                    grpc.ask(call, timeout, &question, result_bytes_max).await
+                }
+                (Prepared::Http(_), Face::Grpc(_)) => Answer::unmapped("no such question"),
+            }
+        });
+        // Whoever goes away takes the question along.
+        let asking = AbortOnDropHandle::new(asking);
+        match tokio::time::timeout(timeout + LATE_MAX, asking).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(broken)) => Answer::unmapped(format!("the answer could not be read: {broken}")),
+            Err(_) => Answer::unmapped("the answer could not be read in time"),
+        }
     }
 
     fn known(&self, origin: &str) -> Arc<Known> {
@@ -98,9 +150,18 @@ impl Endpoints {
 }
 
 /// A question that is ready to be sent.
-enum Prepared<'a> {
-    Http(Box<reqwest::Request>, &'a HttpFace),
+enum Prepared {
+    Http(Box<reqwest::Request>),
     Grpc(Box<grpc::Call>),
+}
+
+impl Drop for Endpoints {
+    fn drop(&mut self) {
+        // Not to be waited for where others run.
+        if let Some(threads) = self.threads.take() {
+            threads.shutdown_background();
+        }
+    }
 }
 
 impl Known {
@@ -113,7 +174,7 @@ impl Known {
 impl Downstream for Endpoints {
     async fn ask(
         &self,
-        endpoint: &StatusEndpoint,
+        endpoint: &Arc<StatusEndpoint>,
         question: &Question,
         result_bytes_max: u64,
     ) -> Result<Answer, NotAsked> {
@@ -122,7 +183,7 @@ impl Downstream for Endpoints {
             Face::Http(face) => self
                 .http
                 .prepare(endpoint, face, question)
-                .map(|request| Prepared::Http(Box::new(request), face)),
+                .map(|request| Prepared::Http(Box::new(request))),
             Face::Grpc(face) => self.grpc.prepare(endpoint, face, question).map(Prepared::Grpc),
         };
         let prepared = match prepared {
@@ -141,14 +202,7 @@ impl Downstream for Endpoints {
             return Err(NotAsked::LeftAlone);
         }
         let began = monotonic();
-        let answer = match prepared {
-            Prepared::Http(request, face) => {
-                self.http.ask(*request, face, question, result_bytes_max).await
-            }
-            Prepared::Grpc(call) => {
-                self.grpc.ask(call, endpoint.timeout, question, result_bytes_max).await
-            }
-        };
+        let answer = self.exchange(prepared, endpoint, question, result_bytes_max).await;
         metrics::probe(word(&answer), monotonic().duration_since(began));
         let answered = !matches!(answer, Answer::Unreachable { .. });
         let origin = &endpoint.origin;

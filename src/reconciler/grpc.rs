@@ -11,6 +11,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tonic::{
     Code, Request, Status,
+    body::Body,
     metadata::{MetadataKey, MetadataValue},
     transport::{Channel, ClientTlsConfig, Endpoint, Uri},
 };
@@ -18,7 +19,9 @@ use tonic::{
 use super::{endpoints::NotSent, resolver::resolve};
 use crate::{
     domain::verdict::Answer,
-    policy::status::{GrpcFace, Object, Question, Standing, StatusEndpoint, judge_objects},
+    policy::status::{
+        GrpcFace, Object, Question, Standing, StatusEndpoint, judge_objects, says_nothing,
+    },
     proto::status_v1::{
         EffectState, GetEffectRequest, GetEffectResponse,
         effect_status_service_client::EffectStatusServiceClient,
@@ -83,6 +86,7 @@ impl GrpcProbe {
         result_bytes_max: u64,
     ) -> Answer {
         let Call { channel, target, request } = *call;
+        let channel = tower::ServiceExt::map_response(channel, read_page);
         let mut client =
             EffectStatusServiceClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
         let answer = tokio::time::timeout(timeout, client.get_effect(request)).await;
@@ -144,6 +148,22 @@ fn judge(response: GetEffectResponse, question: &Question, result_bytes_max: u64
     judge_objects(standing, objects.collect(), question, result_bytes_max)
 }
 
+/// What is no gRPC, such as a gateway's page or a redirect, is an answer that cannot be read: were it left as it
+/// is, it would pass for a connection that broke. An HTTP status that says nothing of the effect stays.
+fn read_page(response: http::Response<Body>) -> http::Response<Body> {
+    let status = response.status();
+    let is_grpc = response.headers().contains_key(Status::GRPC_STATUS)
+        || response
+            .headers()
+            .get(http::header::CONTENT_TYPE)
+            .is_some_and(|declared| declared.as_bytes().starts_with(b"application/grpc"));
+    if is_grpc || says_nothing(status.as_u16()) {
+        return response;
+    }
+    let what = if status.is_redirection() { "a redirect" } else { "no gRPC, a page for people" };
+    Status::failed_precondition(format!("http {}: {what}", status.as_u16())).into_http()
+}
+
 /// An error is no answer, or one that cannot be read; never a verdict.
 fn refused(status: &Status) -> Answer {
     let words: String =
@@ -167,5 +187,38 @@ fn refused(status: &Status) -> Answer {
         | Code::OutOfRange
         | Code::Unimplemented
         | Code::DataLoss => Answer::unmapped(note),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The connector looks names up by itself.
+    #[tokio::test]
+    async fn a_name_that_leads_to_a_refused_address_is_not_connected_to() {
+        let uri: Uri = "http://169.254.43518:80".parse().expect("a URI");
+        let Err(why) = connect(uri).await else { panic!("it is refused") };
+        assert!(why.to_string().contains("leads to"), "{why}");
+    }
+
+    #[test]
+    fn what_is_no_grpc_is_read_as_an_answer_that_nothing_claims() {
+        let answer = |status: u16, content_type: &str| {
+            let response = http::Response::builder().status(status);
+            let response = response.header(http::header::CONTENT_TYPE, content_type);
+            let read = read_page(response.body(Body::default()).expect("a response"));
+            Status::from_header_map(read.headers()).map(|status| refused(&status))
+        };
+        for (status, content_type) in [(200, "text/html"), (302, "text/html"), (404, "")] {
+            let told = answer(status, content_type);
+            assert!(matches!(told, Some(Answer::Unmapped { .. })), "{status}: {told:?}");
+        }
+        // The client reads these itself.
+        for (status, content_type) in
+            [(200, "application/grpc"), (200, "application/grpc+proto"), (503, "text/html")]
+        {
+            assert_eq!(answer(status, content_type), None, "{status} {content_type}");
+        }
     }
 }

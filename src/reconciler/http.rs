@@ -2,7 +2,7 @@
 
 use std::{error::Error, sync::Arc};
 
-use http::HeaderValue;
+use http::{HeaderValue, Uri};
 use reqwest::{Client, Method, Request, Response, redirect};
 
 use super::{endpoints::NotSent, resolver::Resolver};
@@ -56,7 +56,14 @@ impl HttpProbe {
             value.set_sensitive(true);
             request = request.header(&header.name, value);
         }
-        request.build().map_err(|error| NotSent::unmapped(cause(&error)))
+        let request = request.build().map_err(|error| NotSent::unmapped(cause(&error)))?;
+        // The client finds out only as it sends, and then it looks like a fault of the endpoint.
+        match Uri::try_from(request.url().as_str()) {
+            Ok(_) => Ok(request),
+            Err(error) => {
+                Err(NotSent::unmapped(format!("no URL can be made of the call: {error}")))
+            }
+        }
     }
 
     pub(super) async fn ask(

@@ -130,7 +130,7 @@ impl Lane {
     }
 }
 
-/// How many intents a pass may still look at.
+/// How many intents a pass, or its lane, may still look at.
 pub(super) struct Budget {
     left: AtomicUsize,
     reached: AtomicBool,
@@ -151,6 +151,22 @@ impl Budget {
     fn give_back(&self, rows: usize) {
         self.left.fetch_add(rows, Ordering::SeqCst);
     }
+
+    fn left(&self) -> usize {
+        self.left.load(Ordering::SeqCst)
+    }
+
+    /// Whether somebody wanted more.
+    fn was_reached(&self) -> bool {
+        self.reached.load(Ordering::SeqCst)
+    }
+}
+
+/// What each of so many lanes may look at: as much as any other, the first ones one more where it does not
+/// come out even.
+fn shares(rows: usize, lanes: usize) -> impl Iterator<Item = usize> {
+    let (each, over) = (rows / lanes.max(1), rows % lanes.max(1));
+    (0..lanes).map(move |lane| each + usize::from(lane < over))
 }
 
 impl Reconciler {
@@ -168,21 +184,34 @@ impl Reconciler {
         while !self.stopping.is_cancelled() && self.ledger.gather().await? {}
         self.ledger.forget_look_alikes().await?;
         let budget = Budget::new(request.limit);
-        let expired = self.expire_proposals(request, &budget, Some(&tell)).await?;
-        let lanes = self.lanes(request).await?;
-        let swept = lanes.into_iter().map(async |mut lane| {
-            let mut totals = Totals::default();
-            while self.run_round(&mut lane, &budget, Some(&tell), &mut totals).await? {}
-            Ok::<_, LedgerError>(totals)
-        });
-        // One lane's error ends none of the others.
-        let swept: Vec<Totals> = join_all(swept).await.into_iter().collect::<Result<_, _>>()?;
+        let mut all = self.expire_proposals(request, &budget, Some(&tell)).await?;
+        all.limit_reached = budget.was_reached();
+        let mut left = budget.left();
+        let mut lanes = self.lanes(request).await?;
+        // Each lane has its share, so that no endpoint's backlog keeps the others from their turn; what is
+        // left over goes to those that want more.
+        while !lanes.is_empty() {
+            let shares = shares(left, lanes.len());
+            let swept = lanes.into_iter().zip(shares).map(async |(mut lane, share)| {
+                let (budget, mut totals) = (Budget::new(share), Totals::default());
+                while self.run_round(&mut lane, &budget, Some(&tell), &mut totals).await? {}
+                Ok::<_, LedgerError>((lane, budget, totals))
+            });
+            // One lane's error ends none of the others.
+            let swept: Vec<_> = join_all(swept).await.into_iter().collect::<Result<_, _>>()?;
+            left = swept.iter().map(|(_, budget, _)| budget.left()).sum();
+            swept.iter().for_each(|(.., totals)| all.add(totals));
+            let short = swept.into_iter().filter(|(_, budget, _)| budget.was_reached());
+            lanes = short.map(|(lane, ..)| lane).collect();
+            // A dry run would find the same once more.
+            if left == 0 || request.dry_run {
+                break;
+            }
+        }
         if self.stopping.is_cancelled() {
             return Err(LedgerError::Stopping); // the totals would look like those of a whole pass
         }
-        let mut all = expired;
-        swept.iter().for_each(|totals| all.add(totals));
-        all.limit_reached = budget.reached.into_inner();
+        all.limit_reached |= !lanes.is_empty();
         Ok(all)
     }
 
@@ -268,6 +297,9 @@ impl Reconciler {
             }
             if found == rows && whole && !lane.scope.dry_run {
                 lane.tools.push_back(tool);
+            } else if !whole {
+                lane.tools.push_back(tool);
+                return Ok(false);
             }
         }
         Ok(!lane.tools.is_empty())
@@ -291,6 +323,11 @@ impl Reconciler {
             tools.rotate_left(first.min(tools.len().saturating_sub(1)));
             Lane { origin, tools, scope }
         };
-        Ok(lanes.into_iter().map(lane).collect())
+        let mut lanes: Vec<Lane> = lanes.into_iter().map(lane).collect();
+        // So it is with the endpoints where a pass may not look at one intent of each.
+        let first = (self.ledger.luck() * lanes.len() as f64) as usize;
+        let first = first.min(lanes.len().saturating_sub(1));
+        lanes.rotate_left(first);
+        Ok(lanes)
     }
 }

@@ -1,24 +1,29 @@
 //! What stands before a grant, found out for the tools that have it: whether a person is needed, what
 //! looks the same, and whether the run has a slot left.
 
+use std::sync::Arc;
+
 use uuid::Uuid;
 
 use super::round::Round;
 use crate::{
     domain::{
         canonical_json::Pointer,
-        decision::{Decision, Facts, Written},
+        decision::{BeginCall, Decision, Facts, Written},
         intent::{Intent, RunSlot},
         look_alike::LookAlikeAction,
         time::Timestamp,
     },
     ledger::LedgerError,
-    policy::ApprovalCall,
+    policy::{ApprovalCall, Policy},
     store::{
         Write,
         guards::{LookAlike, Subject, run_of},
     },
 };
+
+/// Arguments up to this length are looked at at once, in some milliseconds whatever the expression.
+const AT_ONCE_BYTES_MAX: usize = 1024;
 
 /// Another intent that looks the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +64,7 @@ impl Round<'_> {
         now: Timestamp,
         facts: &mut Facts,
     ) -> Result<Gates, LedgerError> {
-        facts.approval_required = self.needs_approval();
+        facts.approval_required = self.needs_approval().await?;
         let mut gates = Gates::default();
         let Some(rule) = &self.policy.look_alike else { return Ok(gates) };
         let Some(subject) = rule.subject_of(&self.checked.as_call()) else {
@@ -83,16 +88,20 @@ impl Round<'_> {
         Ok(gates)
     }
 
-    /// Whether the policy asks for a person before a new call.
-    pub(super) fn needs_approval(&self) -> bool {
-        let call = &self.checked.call;
-        let asked = ApprovalCall {
-            arguments_json: &call.arguments_json,
-            tool: &call.tool,
-            run_id: &call.run_id,
-            labels: &call.labels,
-        };
-        self.policies.active().approval_need(&call.namespace, &asked).is_there()
+    /// Whether the policy asks for a person before a new call. What an expression has to say of long
+    /// arguments may take it long, so that is found out where nobody else waits for it.
+    pub(super) async fn needs_approval(&self) -> Result<bool, LedgerError> {
+        let (call, policy) = (&self.checked.call, self.policies.active());
+        let is_short = call.arguments_json.len() <= AT_ONCE_BYTES_MAX;
+        if is_short || policy.approval_when(&call.namespace, &call.tool).is_none() {
+            return Ok(needs_approval(policy, call));
+        }
+        let turn = self.ledger.long_conditions.acquire().await;
+        let _turn = turn.map_err(|_| LedgerError::Stopping)?;
+        let (policy, call) = (Arc::clone(policy), call.clone());
+        let asked = tokio::task::spawn_blocking(move || needs_approval(&policy, &call));
+        // It fails closed.
+        Ok(asked.await.unwrap_or(true))
     }
 
     /// The run whose slot a decision would take, if the tool has a limit and the intent holds none yet.
@@ -110,4 +119,14 @@ impl Round<'_> {
         let Some(limit) = self.policy.limit_per_run else { return Ok(true) };
         Ok(self.ledger.store.slots_held(run).await? < u64::from(limit))
     }
+}
+
+fn needs_approval(policy: &Policy, call: &BeginCall) -> bool {
+    let asked = ApprovalCall {
+        arguments_json: &call.arguments_json,
+        tool: &call.tool,
+        run_id: &call.run_id,
+        labels: &call.labels,
+    };
+    policy.approval_need(&call.namespace, &asked).is_there()
 }

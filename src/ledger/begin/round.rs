@@ -246,7 +246,7 @@ impl<'a> Round<'a> {
         let call = &self.checked.call;
         let mut facts = Facts { probed, ..Facts::at(reading.now) };
         if row.attempts.is_empty() && row.approval.is_none() {
-            facts.approval_required = self.needs_approval();
+            facts.approval_required = self.needs_approval().await?;
         }
         let mut decision = decide(Some(row), call, &candidate, &self.policy, &facts)?;
         if let Some(run) = self.wanted_slot(Some(row), &decision) {

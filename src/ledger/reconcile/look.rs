@@ -32,6 +32,9 @@ const CLAIM_MARGIN: Duration = Duration::from_secs(10);
 /// When an intent is looked at again whose endpoint is not asked for a while.
 const CIRCUIT_WAIT: Duration = Duration::from_secs(5);
 
+/// How many of the objects that carry one key are told by their ids.
+const REFERENCES_TOLD: usize = 10;
+
 /// What a pass looks at, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Scope {
@@ -197,12 +200,11 @@ impl Ledger {
         };
         let verdicts: Vec<Settled> =
             join_all(verdicts).await.into_iter().map(&mut verdict).collect();
-        if !dry_run {
-            self.flag_shared(&verdicts).await?;
-        }
         settled.extend(open.into_iter().map(|it| it.entry).zip(verdicts));
 
         if !dry_run {
+            // Before the entries are given back: whoever dies in between leaves them to the next one.
+            self.flag_shared(settled.iter_mut().map(|(_, left)| left)).await?;
             let release = |(entry, left): &(Entry, Settled)| {
                 let (id, version, next) = (entry.id, entry.version, left.next);
                 Some(Release { id, version, claimed_until: entry.claimed_until?, next })
@@ -278,7 +280,11 @@ impl Ledger {
             Look::Done if asked_by_a_person && is_due(intent, now) => {
                 Ok(ask(askable, reading, policy))
             }
-            Look::Done => Ok(Glance::silent(None)),
+            Look::Done => {
+                // Its asker may have died before it saw that the object has settled another one too.
+                let completed = intent.was_found().then(|| Box::new(intent.clone()));
+                Ok(Glance::Settled(Settled { looked: None, next: None, completed }))
+            }
             Look::Later(at) => Ok(Glance::silent(Some(Next {
                 due_at: at,
                 probes: entry.probes,
@@ -339,7 +345,8 @@ impl Ledger {
         self.downstream.ask(&open.endpoint, &question, open.policy.max_result_bytes).await
     }
 
-    /// One id of the downstream never settles two keys: the second is for a person to look into.
+    /// One id of the downstream never settles two keys: the second is for a person to look into, also where
+    /// it is one of several.
     async fn refuse_taken(
         &self,
         open: &[Open],
@@ -347,11 +354,16 @@ impl Ledger {
     ) -> Result<Vec<Result<Answer, NotAsked>>, LedgerError> {
         let mut named = Vec::new();
         let mut objects = Vec::new();
-        for (open, answer) in open.iter().zip(&mut answers) {
-            if let Ok(Answer::Executed { downstream_ref: Some(reference), .. }) = answer {
-                let intent = &open.reading.stored.intent;
+        for (place, (open, answer)) in open.iter().zip(&answers).enumerate() {
+            let references = match answer {
+                Ok(Answer::Executed { downstream_ref, .. }) => downstream_ref.as_slice(),
+                Ok(Answer::Several { downstream_refs, .. }) => downstream_refs,
+                _ => &[],
+            };
+            let intent = &open.reading.stored.intent;
+            for reference in references {
                 objects.push(object_of(intent, reference));
-                named.push((intent.key, answer));
+                named.push((place, intent.key));
             }
         }
         if objects.is_empty() {
@@ -359,10 +371,13 @@ impl Ledger {
         }
         let elsewhere = self.store.others_with_references(&objects).await?;
         let mut named_here: HashMap<(ToolKey, String), Key> = HashMap::new();
-        for (((key, answer), object), elsewhere) in named.into_iter().zip(objects).zip(elsewhere) {
+        for (((place, key), object), elsewhere) in named.into_iter().zip(objects).zip(elsewhere) {
             let object = (object.tool, object.downstream_ref);
-            match elsewhere.or(named_here.get(&object).copied()) {
-                Some(other) => *answer = Ok(Answer::Taken { downstream_ref: object.1, other }),
+            let here = named_here.get(&object).copied().filter(|other| *other != key);
+            match elsewhere.or(here) {
+                Some(other) => {
+                    answers[place] = Ok(Answer::Taken { downstream_ref: object.1, other });
+                }
                 None => {
                     named_here.insert(object, key);
                 }
@@ -426,12 +441,13 @@ impl Ledger {
         Ok(Settled { looked: Some(looked), next, completed })
     }
 
-    /// An intent that was not asked about is looked at again soon.
+    /// An intent that was not asked about is looked at again soon. For it that is a question without an
+    /// answer: the span does not count against it.
     fn not_asked(&self, open: &Open, reason: NotAsked, now: Timestamp) -> Settled {
         let next = Next {
             due_at: now + CIRCUIT_WAIT.mul_f64(0.5 + self.luck.draw()),
             probes: open.entry.probes,
-            asked_at: open.entry.asked_at,
+            asked_at: Some(now),
         };
         let (verdict, note) = match reason {
             NotAsked::LeftAlone => {
@@ -446,20 +462,28 @@ impl Ledger {
 
     /// Two intents that are settled by one object at the same moment do not see each other before:
     /// whoever finds that out shows both to a person.
-    async fn flag_shared(&self, settled: &[Settled]) -> Result<(), LedgerError> {
-        let completed: Vec<(&Intent, DownstreamObject)> = settled
-            .iter()
-            .filter_map(|it| it.completed.as_deref())
-            .filter_map(|it| Some((it, object_of(it, it.downstream_ref.as_ref()?))))
-            .collect();
+    async fn flag_shared(
+        &self,
+        settled: impl Iterator<Item = &mut Settled>,
+    ) -> Result<(), LedgerError> {
+        let mut completed = Vec::new();
+        let mut objects = Vec::new();
+        for it in settled {
+            let Some(intent) = it.completed.as_deref() else { continue };
+            let Some(reference) = &intent.downstream_ref else { continue };
+            objects.push(object_of(intent, reference));
+            completed.push((intent, &mut it.looked));
+        }
         if completed.is_empty() {
             return Ok(());
         }
-        let objects: Vec<DownstreamObject> =
-            completed.iter().map(|(_, object)| object.clone()).collect();
         let others = self.store.others_with_references(&objects).await?;
-        for ((intent, _), other) in completed.into_iter().zip(others) {
+        for ((intent, looked), other) in completed.into_iter().zip(others) {
             let Some(other) = other else { continue };
+            if let Some(looked) = looked {
+                looked.needs_attention = true;
+                looked.note += &format!(", which is {other}'s too");
+            }
             for (key, shares_with) in [(intent.key, other), (other, intent.key)] {
                 let decide = |intent: &Intent, now: Timestamp| {
                     Ok((shares_object(intent, &shares_with, now), ()))
@@ -547,7 +571,12 @@ fn verdict(answer: &Answer, after: &Intent) -> Verdict {
 fn note(answer: &Answer) -> String {
     match answer {
         Answer::Executed { downstream_ref: Some(reference), .. } => format!("found {reference}"),
-        Answer::Several { downstream_refs, .. } => format!("found {}", downstream_refs.join(", ")),
+        Answer::Several { downstream_refs, .. } => {
+            let told = downstream_refs.iter().take(REFERENCES_TOLD).map(String::as_str);
+            let more = downstream_refs.len().saturating_sub(REFERENCES_TOLD);
+            let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+            format!("found {}{more}", told.collect::<Vec<_>>().join(", "))
+        }
         Answer::Taken { downstream_ref, other } => {
             format!("found {downstream_ref}, which is {other}'s")
         }

@@ -53,6 +53,10 @@ impl Ledger {
         // With time left for an answer: the caller is better told to hold than nothing.
         let left = deadline.left(WAIT_MAX);
         let left = left - (left / 4).min(LAST_WORD);
+        // A question waits as long for its turn as for its answer. Whoever asks for longer is dead.
+        let policies = self.policies.current();
+        let endpoint = policies.active().status(&intent.namespace, &intent.tool);
+        let left = endpoint.map_or(left, |endpoint| left.min(endpoint.timeout * 2));
         // The look goes on without us; its verdict is there for the next one.
         tokio::time::timeout(left, done.cancelled()).await.ok();
     }

@@ -6,7 +6,9 @@ use super::unknown;
 use crate::policy::{
     reader::{Item, Reader, Zero},
     section::{Field, Section, Sited, StatusSection},
-    status::{Expression, GrpcCall, Header, HeaderProblem, HttpRequest, Origin, UrlTemplate},
+    status::{
+        Expression, GrpcCall, Header, HeaderProblem, HttpRequest, Origin, UrlTemplate, not_a_rule,
+    },
 };
 
 /// The keys of `status`.
@@ -46,9 +48,9 @@ pub(super) fn status<'a>(reader: &mut Reader<'a>, item: &Item<'a>, section: &mut
         match item.name {
             "http" => status.http = http(reader, &item),
             "grpc" => status.grpc = grpc(reader, &item),
-            "completed_when" => status.completed_when = expression(reader, &item),
-            "not_executed_when" => status.not_executed_when = expression(reader, &item),
-            "running_when" => status.running_when = expression(reader, &item),
+            "completed_when" => status.completed_when = rule(reader, &item),
+            "not_executed_when" => status.not_executed_when = rule(reader, &item),
+            "running_when" => status.running_when = rule(reader, &item),
             "result" => status.result = expression(reader, &item),
             "key_at" => status.key_at = expression(reader, &item),
             "ref_at" => status.ref_at = expression(reader, &item),
@@ -76,6 +78,17 @@ fn expression<'a>(reader: &mut Reader<'a>, item: &Item<'a>) -> Field<Arc<Express
             }
             Field::Broken
         }
+    }
+}
+
+/// An expression that claims answers. What it says of some answers shows whether it can.
+fn rule<'a>(reader: &mut Reader<'a>, item: &Item<'a>) -> Field<Arc<Expression>> {
+    match expression(reader, item) {
+        Field::Set(rule) => match not_a_rule(&rule.value) {
+            Some(problem) => reader.wrong(item, problem),
+            None => Field::Set(rule),
+        },
+        other => other,
     }
 }
 

@@ -5,9 +5,11 @@
 //! whose evaluation is an error claims nothing, so a slip of the pen would pass in silence.
 //!
 //! Three bounds keep an evaluation small whatever the answer is. The text is short and not deeply
-//! nested; an answer is neither (64 KiB, [`value`](super::value)); and of two macros, one inside the
-//! other, the inner one ranges over what the outer one has in hand, so that three of them do not make
-//! a cube of a long list.
+//! nested; an answer is neither (64 KiB, [`value`](super::value)); and what stands in a macro is about
+//! what the macro has in hand: another macro ranges over it, `in` looks into it or into a list that is written
+//! out, and no variable stands there as a whole. So nothing makes a square of a long list. What is left (a
+//! pattern for each element) takes its time where no caller waits for it: questions have threads of their
+//! own, and so has a call with long arguments.
 
 use std::{
     collections::BTreeMap,
@@ -38,6 +40,13 @@ const ANSWER: &[&str] = &["status", "headers", "body"];
 
 /// What an expression may ask of a call.
 const CALL: &[&str] = &["args", "tool", "run_id", "labels"];
+
+/// Variables that may be long: what stands in a macro is looked at once for each element.
+const LARGE: &[&str] = &["headers", "body", "args", "labels"];
+
+/// What the parser makes of `_[_]` and of `in`.
+const INDEX: &str = "_[_]";
+const IN: &str = "@in";
 
 /// The functions, each with how many arguments it takes after the value it is called on, if it is
 /// called on one.
@@ -182,6 +191,9 @@ fn syntax_problem(source: &str, error: &ParseError) -> String {
     let (line, column) = error.pos;
     // Where the parser gives no place, the message says enough.
     if line < 1 || column < 1 {
+        if error.msg.contains("Recurs") {
+            return "is nested too deeply".to_owned();
+        }
         return format!("is no expression: {}", excerpt(&error.msg));
     }
     format!("{}: {}", place(source, line as usize, column as usize), excerpt(&error.msg))
@@ -286,7 +298,22 @@ impl<'a> Check<'a> {
     /// Checks calls, and the ranges of macros; `over` is the variable of the macro around.
     fn expression(&mut self, expression: &'a IdedExpr, over: Option<&'a str>) {
         match &expression.expr {
-            Expr::Call(call) => self.call(expression.id, call),
+            Expr::Call(call) => {
+                self.call(expression.id, call);
+                self.search(expression.id, call, over);
+                if call.func_name == INDEX
+                    && let [operand, index] = &call.args[..]
+                {
+                    self.operand(operand, over);
+                    return self.expression(index, over);
+                }
+            }
+            Expr::Select(select) => return self.operand(&select.operand, over),
+            Expr::Ident(name) if over.is_some() && LARGE.contains(&name.as_str()) => {
+                let problem =
+                    format!("{name} as a whole cannot stand in a macro; name a member of it");
+                self.wrong(expression.id, problem);
+            }
             Expr::Struct(it) => {
                 self.wrong(expression.id, format!("unknown type {}", it.type_name));
             }
@@ -311,6 +338,28 @@ impl<'a> Check<'a> {
         }
         for part in parts(expression) {
             self.expression(part, over);
+        }
+    }
+
+    /// What a member is taken of.
+    fn operand(&mut self, operand: &'a IdedExpr, over: Option<&'a str>) {
+        if !matches!(operand.expr, Expr::Ident(_)) {
+            self.expression(operand, over);
+        }
+    }
+
+    /// Each of one list searched for in another one is their product.
+    fn search(&mut self, id: u64, call: &'a CallExpr, over: Option<&'a str>) {
+        let (Some(over), IN, [_, list]) = (over, call.func_name.as_str(), &call.args[..]) else {
+            return;
+        };
+        let mut names = BTreeMap::new();
+        free(list, &mut Vec::new(), &mut names);
+        if names.into_keys().any(|name| name != over) {
+            let problem = format!(
+                "`in` inside a macro must look into a list that is written out, or into its {over}"
+            );
+            self.wrong(id, problem);
         }
     }
 

@@ -64,12 +64,16 @@ enum References {
     Each(Vec<Option<String>>),
 }
 
+/// Whether an HTTP status says that the endpoint could not, or would not, say anything of the effect.
+pub fn says_nothing(status: u16) -> bool {
+    matches!(status, 500..|401| 407 | 408 | 429)
+}
+
 /// What an answer says before any rule is asked.
 fn unasked(answer: &HttpAnswer<'_>) -> Option<Answer> {
     let HttpAnswer { status, cut, .. } = *answer;
     match status {
-        // The endpoint could not, or would not, say anything of the effect.
-        500.. | 401 | 407 | 408 | 429 => {
+        _ if says_nothing(status) => {
             Some(Answer::unreachable(format!("http {status}: {}", answer.excerpt())))
         }
         300..=399 => Some(Answer::unmapped(format!("http {status}: a redirect"))),
@@ -98,10 +102,10 @@ impl HttpAnswer<'_> {
         if is(|it| it.starts_with("text/html") || it.starts_with("application/xhtml")) {
             return true;
         }
-        let is_json = is(|it| it.ends_with("/json") || it.ends_with("+json"));
+        // Whatever it declares: no JSON begins so.
         let text = self.body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(self.body);
         let first = text.iter().find(|byte| !byte.is_ascii_whitespace());
-        !is_json && first == Some(&b'<')
+        first == Some(&b'<')
     }
 
     /// The beginning of the body, for people.
@@ -139,6 +143,23 @@ impl HttpAnswer<'_> {
             ("body", body),
         ])
     }
+}
+
+/// Answers that show of what kind an expression's values are.
+const SHOWN: [(u16, &[u8]); 2] = [(200, b"{}"), (404, b"{}")];
+
+/// Why an expression cannot say of answers whether it claims them, as far as some of them show.
+pub(in crate::policy) fn not_a_rule(rule: &Expression) -> Option<String> {
+    SHOWN.into_iter().find_map(|(status, body)| {
+        let context = HttpAnswer { status, headers: &[], body, cut: false }.context();
+        // What fails for want of a field may be true of another answer.
+        let value = rule.evaluate(&context).ok()?;
+        let kind = value.get_type().name().to_owned();
+        let is_bool = value.downcast_ref::<CelBool>().is_some();
+        (!is_bool).then(|| {
+            format!("is of type {kind} for an answer of {status}, and must be true or false")
+        })
+    })
 }
 
 impl Rules {

@@ -10,7 +10,7 @@
 //! | --- | --- |
 //! | 5xx, 401, 407, 408, 429 | unreachable: it says nothing of the effect, no rule is asked |
 //! | 3xx | unmapped; a redirect is never followed |
-//! | `text/html`, `application/xhtml…`; `<` at the beginning where no JSON is declared | unmapped: a page for people, such as a gateway's 404, proves nothing |
+//! | `text/html`, `application/xhtml…`; `<` at the beginning, whatever is declared | unmapped: a page for people, such as a gateway's 404, proves nothing |
 //! | a body longer than the cap | unmapped |
 //! | a rule that is neither true nor false | unmapped |
 //! | two or more rules are true | unmapped |
@@ -55,13 +55,14 @@ use std::{collections::BTreeMap, time::Duration};
 pub use self::{
     address::{refused_address, refused_host},
     header::{Header, MissingVariable},
+    judge::says_nothing,
     objects::judge_objects,
     url_template::MissingValue,
 };
 pub(super) use self::{
     expression::{Expression, context},
     header::HeaderProblem,
-    judge::Rules,
+    judge::{Rules, not_a_rule},
     url_template::{Origin, UrlTemplate},
     value::{read, string},
 };

@@ -5,7 +5,7 @@ use tokio_postgres::{Client, NoTls, types::Type};
 
 use super::{OpenError, StoreError};
 
-const MIGRATIONS: [(&str, &str); 6] = [
+const MIGRATIONS: [(&str, &str); 7] = [
     ("create_ledger", include_str!("../../../migrations/postgres/0001_create_ledger.sql")),
     (
         "watch_open_intents",
@@ -24,6 +24,7 @@ const MIGRATIONS: [(&str, &str); 6] = [
         "complete_in_transaction",
         include_str!("../../../migrations/postgres/0006_complete_in_transaction.sql"),
     ),
+    ("find_references", include_str!("../../../migrations/postgres/0007_find_references.sql")),
 ];
 
 /// Held while a schema is migrated, so that of several pods one does it. One of ours.

@@ -340,11 +340,16 @@ pub(super) fn find() -> String {
     )
 }
 
-/// `store.intent.others_with_references`: one line for each object, in their order.
+/// `store.intent.others_with_references`: one line for each object, in their order. A row has one
+/// reference; further ones stand in its events.
 pub(super) const OTHERS_WITH_REFERENCES: &str = "
-    SELECT (SELECT i.key FROM intents i
+    SELECT coalesce(
+        (SELECT i.key FROM intents i
         WHERE i.downstream_ref = o.downstream_ref AND i.namespace = o.namespace AND i.tool = o.tool
-            AND i.id <> o.id LIMIT 1)
+            AND i.id <> o.id LIMIT 1),
+        (SELECT i.key FROM events e JOIN intents i ON i.id = e.id
+        WHERE e.fact::jsonb ->> 'downstream_ref' = o.downstream_ref AND i.namespace = o.namespace
+            AND i.tool = o.tool AND i.id <> o.id LIMIT 1))
     FROM unnest($1::text[], $2::text[], $3::text[], $4::uuid[]) WITH ORDINALITY
         AS o(downstream_ref, namespace, tool, id, ordinal)
     ORDER BY o.ordinal";

@@ -198,8 +198,13 @@ impl Store for SqliteStore {
         self.run(move |connection| {
             let mut statement = connection
                 .prepare_cached(
+                    // A row has one reference; further ones stand in its events.
                     "SELECT key FROM intents
                      WHERE downstream_ref = ?1 AND namespace = ?2 AND tool = ?3 AND id <> ?4
+                     UNION ALL
+                     SELECT key FROM events JOIN intents USING (id)
+                     WHERE fact ->> '$.downstream_ref' = ?1
+                         AND namespace = ?2 AND tool = ?3 AND id <> ?4
                      LIMIT 1",
                 )
                 .map_err(nothing_written)?;

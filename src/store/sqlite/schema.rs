@@ -5,7 +5,7 @@ use rusqlite::Connection;
 
 use super::{OpenError, StoreError};
 
-const MIGRATIONS: [(&str, &str); 6] = [
+const MIGRATIONS: [(&str, &str); 7] = [
     ("create_ledger", include_str!("../../../migrations/sqlite/0001_create_ledger.sql")),
     ("watch_open_intents", include_str!("../../../migrations/sqlite/0002_watch_open_intents.sql")),
     ("remember_attempts", include_str!("../../../migrations/sqlite/0003_remember_attempts.sql")),
@@ -18,6 +18,7 @@ const MIGRATIONS: [(&str, &str); 6] = [
         "complete_in_transaction",
         include_str!("../../../migrations/sqlite/0006_complete_in_transaction.sql"),
     ),
+    ("find_references", include_str!("../../../migrations/sqlite/0007_find_references.sql")),
 ];
 
 const HISTORY: &str = "intent_ledger_migrations";

@@ -47,7 +47,8 @@ fn lies() -> Vec<Lie> {
             shown("eff-0", hold, "k2", None),
             Ok((Unspecified, "k2", "eff-0")),
         ),
-        ("status_html", page(), Err(Code::Unknown), page(), Err(Code::Unknown)),
+        // What a gRPC client makes of a page.
+        ("status_html", page(), Err(Code::Internal), page(), Err(Code::Internal)),
         (
             "status_other_key",
             shown("eff-1", "done", other, mail),

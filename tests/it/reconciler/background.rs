@@ -8,6 +8,8 @@ use intent_ledger::{
 };
 
 use super::*;
+use tokio::{io::AsyncWriteExt as _, net::TcpListener};
+
 use crate::{on_both_stores, support::load::wait_until};
 
 /// Endpoints, of which one hangs and one is down.
@@ -102,6 +104,46 @@ on_both_stores! {
         for downstream in &downstreams {
             assert_eq!(downstream.running.sent_count(), ROWS);
         }
+        server.stop().await;
+    }
+
+    /// However much an endpoint sends, callers are answered meanwhile, and the question ends.
+    async fn an_endpoint_that_floods_its_asker_keeps_no_caller_waiting(kind) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let place = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                tokio::spawn(async move {
+                    let flood = b"HTTP/1.1 100 Continue\r\n\r\n".repeat(1000);
+                    while stream.write_all(&flood).await.is_ok() {}
+                });
+            }
+        });
+        let status = format!(
+            "[tools.charge.downstream.status]\n\
+             http = {{ url = \"http://{place}/{{downstream_key}}\", timeout = \"300ms\" }}\n\
+             completed_when = \"status == 200\"\n{VISIBILITY}\n"
+        );
+        let server = TestServer::with_policy(kind, &policy(&[CHARGE, &status, "[tools.mail]\n"])).await;
+        let granted = expect(&server.agent, charge("o-1", 1, "a"), Decision::Execute, Reason::New).await;
+        server.store.age(MINUTE).await;
+        let key = key_of(&granted);
+        let asked = pass(&server.agent, ReconcileRequest { key, ..ReconcileRequest::default() });
+        let calls = async {
+            for n in 0..20 {
+                let mut request = charge(&format!("m-{n}"), 1, "a");
+                request.identity.as_mut().unwrap().tool = "mail".into();
+                request.identity.as_mut().unwrap().idempotency_key = format!("m-{n}");
+                expect(&server.agent, request, Decision::Execute, Reason::New).await;
+            }
+        };
+        // Without threads of their own each call takes as long as the flood is read at a stretch.
+        let longest = Duration::from_secs(8);
+        let (asked, ()) = tokio::time::timeout(longest, async { tokio::join!(asked, calls) })
+            .await
+            .expect("nobody waits for the flood");
+        let verdict = asked.looked[0].verdict();
+        assert!([Verdict::Unmapped, Verdict::Unreachable].contains(&verdict), "{verdict:?}");
         server.stop().await;
     }
 

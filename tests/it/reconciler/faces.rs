@@ -22,6 +22,8 @@ on_both_stores! {
             ("refused", Verdict::Absent),
             ("status_unmapped", Verdict::Unmapped),
             ("status_other_key", Verdict::Unmapped),
+            ("status_html", Verdict::Unmapped),
+            ("status_redirect", Verdict::Unmapped),
             ("status_error", Verdict::Unreachable),
         ];
         for (n, (fault, verdict)) in cases.into_iter().enumerate() {
@@ -71,6 +73,30 @@ on_both_stores! {
         assert_eq!(world.downstream.running.questions("no 8812/b"), 1);
         calls::complete(world.agent(), calls::completion(&granted, b"1")).await.unwrap();
         assert_eq!(kept().await, [].into());
+        world.stop().await;
+    }
+
+    /// A call that no URL can be made of is nobody's outage: its own asking ends with a person, and the others
+    /// at the endpoint are asked.
+    async fn a_question_that_cannot_be_sent_keeps_no_other_from_being_asked(kind) {
+        let downstream = Downstream::start().await;
+        let by_id = downstream
+            .over_http("charge", VISIBILITY)
+            .replace("{downstream_key}", "{downstream_key}?{business.order}");
+        let server = TestServer::with_policy(kind, &policy(&[CHARGE, &by_id])).await;
+        let world = World { server, downstream };
+        let mut long = Vec::new();
+        // More than open a circuit.
+        for n in 0..12 {
+            long.push(world.granted(&format!("{n}{}", "x".repeat(70_000))).await);
+        }
+        world.wait(MINUTE).await;
+        assert_eq!(world.pass().await.verdicts(), [Verdict::Unmapped; 12]);
+        let good = world.abandoned("o-1", "").await;
+        world.wait(MINUTE * 60 * 24).await;
+        assert_eq!(world.verdict(&good).await, Verdict::Completed);
+        assert_eq!(world.pass().await.verdicts(), [Verdict::Unmapped; 12]);
+        assert_eq!(world.state(&long[0]).await, (IntentState::Unknown, true));
         world.stop().await;
     }
 

@@ -1,8 +1,11 @@
 //! What the downstream says, and what becomes of the intent.
 
 use intent_ledger::{
+    domain::identity::Key,
     downstream::{Outage, OutageMode},
+    ids,
     proto::v1::{Provenance, ReconcileRequest},
+    store::{DownstreamObject, agenda::ToolKey},
 };
 use tonic::Code;
 
@@ -208,6 +211,63 @@ on_both_stores! {
         world.stop().await;
     }
 
+    /// Nor does an id that stands beside another one, in whichever order they are found.
+    async fn each_of_several_objects_settles_one_key_only(kind) {
+        let world = World::new(kind).await;
+        let both = world.abandoned("o-1", "twice").await;
+        world.wait(MINUTE).await;
+        assert_eq!(world.pass().await.verdicts(), [Verdict::Duplicated]);
+        // The second of them stands in an event only.
+        assert_eq!(world.look(&both).await.downstream_ref, "eff-1");
+        let store = world.server.store.open().await;
+        let object = |reference: &str| DownstreamObject {
+            tool: ToolKey { namespace: "default".into(), tool: "charge".into() },
+            downstream_ref: reference.into(),
+            row: ids::random(),
+        };
+        let objects = ["eff-1", "eff-2", "eff-3"].map(object);
+        let others = store.others_with_references(&objects).await.unwrap();
+        let owner: Key = both.intent.unwrap().key.parse().unwrap();
+        assert_eq!(others, [Some(owner), Some(owner), None]);
+        world.stop().await;
+
+        let world = World::new(kind).await;
+        let one = world.abandoned("o-1", "status_shared_ref").await;
+        world.wait(MINUTE).await;
+        assert_eq!(world.pass().await.verdicts(), [Verdict::Completed]);
+        let several = world.abandoned("o-2", "twice,status_shared_ref").await;
+        world.wait(MINUTE).await;
+        assert_eq!(world.pass().await.verdicts(), [Verdict::Duplicated]);
+        assert_eq!(world.state(&one).await, (IntentState::Completed, false));
+        assert_eq!(world.state(&several).await, (IntentState::Unknown, true));
+        world.stop().await;
+    }
+
+    /// Two that were settled by one object are found out even if both askers died before they saw it: what they
+    /// left on the agenda tells the next one.
+    async fn a_shared_object_is_found_out_after_the_askers_died(kind) {
+        let world = World::new(kind).await;
+        let one = world.abandoned("o-1", "").await;
+        let two = world.abandoned("o-2", "").await;
+        world.wait(MINUTE).await;
+        assert_eq!(world.pass().await.verdicts(), [Verdict::Completed, Verdict::Completed]);
+        // As it is where two servers are killed between the verdict and what follows.
+        let store = &world.server.store;
+        store.sql("UPDATE intents SET downstream_ref = 'eff-1'").await;
+        store.sql("DELETE FROM events").await;
+        let left = "INSERT INTO open_intents (id, namespace, tool, due_at)
+            SELECT id, namespace, tool, created_at FROM intents WHERE run_id = ''";
+        assert_eq!(store.sql(left).await, 2);
+        assert_eq!(world.pass().await.looked, []);
+        for granted in [&one, &two] {
+            let intent = world.look(granted).await;
+            assert_eq!(intent.state(), IntentState::Completed);
+            assert!(intent.conflict && intent.needs_attention);
+        }
+        assert_eq!(store.sql("DELETE FROM open_intents").await, 0, "they are given back");
+        world.stop().await;
+    }
+
     async fn what_is_still_running_is_asked_again(kind) {
         let world = World::new(kind).await;
         let granted = world.abandoned("o-17", "late_effect=3s").await;
@@ -350,6 +410,38 @@ on_both_stores! {
         assert_eq!((one.verdicts(), one.totals.limit_reached), (vec![Verdict::Completed], true));
         let rest = pass(&server.agent, ReconcileRequest { limit: 3, ..Default::default() }).await;
         assert_eq!((rest.verdicts(), rest.totals.limit_reached), (vec![Verdict::Completed; 2], false));
+        server.stop().await;
+    }
+
+    /// Nor does an endpoint with more than a pass may look at, whatever the order of their names.
+    async fn a_long_backlog_leaves_the_other_endpoints_their_share_of_a_limit(kind) {
+        let downstreams = [Downstream::start().await, Downstream::start().await];
+        let tools = ["charge", "mail"];
+        let sections: Vec<String> = tools.iter().zip(&downstreams).map(|(tool, downstream)| {
+            let status = downstream.over_http(tool, VISIBILITY);
+            format!("[tools.{tool}]\nidentity = [\"/order\"]\nscope = \"namespace\"\n{status}")
+        }).collect();
+        let sections: Vec<&str> = sections.iter().map(String::as_str).collect();
+        let server = TestServer::with_policy(kind, &policy(&sections)).await;
+        for (tool, rows) in [("charge", 40), ("mail", 40)] {
+            for n in 0..rows {
+                let mut request = charge(&format!("o-{n}"), 1, "a");
+                request.identity.as_mut().unwrap().tool = tool.into();
+                expect(&server.agent, request, Decision::Execute, Reason::New).await;
+            }
+        }
+        server.store.age(MINUTE).await;
+        let looked = async |limit| {
+            let pass = pass(&server.agent, ReconcileRequest { limit, ..Default::default() }).await;
+            let of = |tool| pass.looked.iter().filter(|it| it.tool == tool).count();
+            (of("charge"), of("mail"), pass.totals.limit_reached)
+        };
+        assert_eq!(looked(10).await, (5, 5, true));
+        // What one does not need the other has.
+        let mail = ReconcileRequest { tool: "mail".into(), limit: 33, ..Default::default() };
+        assert_eq!(pass(&server.agent, mail).await.looked.len(), 33);
+        assert_eq!(looked(20).await, (18, 2, true));
+        assert_eq!(looked(100).await, (17, 0, false));
         server.stop().await;
     }
 

@@ -90,6 +90,18 @@ fn every_kind_of_mistake_is_named_with_its_line_and_key() {
             "column 8 of the expression",
         ),
         (
+            &[URL, "completed_when = \"status\""],
+            3,
+            ".completed_when",
+            "is of type int for an answer of 200, and must be true or false",
+        ),
+        (
+            &[URL, WHEN, "running_when = \"body.state == 'queued'\"", "not_executed_when = \"1\""],
+            5,
+            ".not_executed_when",
+            "is of type int for an answer of 200, and must be true or false",
+        ),
+        (
             &[URL, WHEN, "running_when = \"bdy.state == 'queued'\""],
             4,
             ".running_when",

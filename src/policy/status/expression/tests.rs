@@ -122,6 +122,17 @@ fn what_is_no_rule_says_where() {
         ("Thing{a: 1}", "unknown type Thing"),
         ("body.all(o, body.all(p, o == p))", "a macro inside another must range over its o"),
         ("body.map(o, o.l.map(p, o.m.map(q, q)))", "a macro inside another must range over its p"),
+        (
+            "body.all(o, o == body)",
+            "column 18 of the expression: body as a whole cannot stand in a macro",
+        ),
+        ("size(body.map(o, body)) > 0", "body as a whole cannot stand in a macro"),
+        ("body.all(o, size(headers) > o)", "headers as a whole cannot stand in a macro"),
+        (
+            "body.a.exists(o, o in body.b)",
+            "`in` inside a macro must look into a list that is written",
+        ),
+        ("body.a.exists(o, o in [body.b])", "`in` inside a macro must look into a list"),
         (&long, "must have 1024 bytes or less, not 1"),
         (&deep, "must not be nested deeper than 24"),
     ];
@@ -141,6 +152,8 @@ fn what_a_macro_has_in_hand_may_be_ranged_over() {
         "body.all(o, [1, 2].exists(n, n == o))",
         "body.?a.optMap(a, a.all(b, b > 1)).orValue(false)",
         "body.a.all(o, o) && body.b.all(o, o)",
+        "body.a.exists(o, o in [1, 2] && o.id in o.all) && status in body.b",
+        "body.exists(o, o.k == body[0].k || o.k == headers['x'] || has(body.k)) && body == []",
     ] {
         assert!(Expression::compile(source).is_ok(), "{source}: {:?}", Expression::compile(source));
     }

@@ -1,0 +1,3 @@
+-- Finds an intent by any reference of the downstream that was ever given for it.
+CREATE INDEX events_by_reference ON events (fact ->> '$.downstream_ref')
+    WHERE fact ->> '$.downstream_ref' IS NOT NULL;
