@@ -84,7 +84,9 @@ fn intent_lines(lines: &mut Lines, it: &v1::Intent) {
     lines.add("downstream key", &it.downstream_key);
     lines.add("downstream ref", &it.downstream_ref);
     lines.add("result", result(it));
-    if let Some(failure) = &it.failure {
+    // Of what has happened after all it would only mislead.
+    if let Some(failure) = it.failure.as_ref().filter(|_| it.state() != v1::IntentState::Completed)
+    {
         let kind = json::failure_kind(failure.kind).unwrap_or_default();
         lines.add("failure", join(&[&kind, &failure.code, &failure.message]));
     }
@@ -107,7 +109,16 @@ fn intent_lines(lines: &mut Lines, it: &v1::Intent) {
         let after = json::state(event.state_after).unwrap_or_default();
         let moved = if before == after { after } else { format!("{before} → {after}") };
         let at = time(event.time.as_ref());
-        let said = [&at, &kind, &means, &moved, &event.actor, &event.code, &event.note];
+        let said = [
+            &at,
+            &kind,
+            &means,
+            &moved,
+            &event.actor,
+            &event.code,
+            &event.note,
+            &event.downstream_ref,
+        ];
         lines.add("event", join(&said.map(String::as_str)));
     }
 }

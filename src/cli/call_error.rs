@@ -72,6 +72,10 @@ impl Silence {
         if message == LATE {
             return Some(Self::Late);
         }
+        // An HTTP server's words, taken for a message.
+        if code == "INTERNAL" && message.contains("invalid compression flag") {
+            return Some(Self::NoGrpc("it speaks HTTP only".to_owned()));
+        }
         // Nobody here cancels: what the library cancelled had lost its connection.
         match (code, message.strip_prefix(NO_GRPC), status.source()) {
             (_, Some(answer), _) => Some(Self::NoGrpc(answer.to_owned())),
@@ -223,6 +227,10 @@ impl fmt::Display for CallError {
             if *message != format!("{field}: {description}") {
                 write!(f, "\n  {}: {}", plain(field), plain(description))?;
             }
+        }
+        if reason == "INTENT_NOT_FOUND" {
+            let hint = "is it the downstream key? The intent's own is on the line `key:`";
+            write!(f, "\n  {hint}")?;
         }
         let flags = self.named_flags();
         if !flags.is_empty() {

@@ -208,6 +208,7 @@ impl Serialize for Json<'_, v1::Attempt> {
         map.serialize_entry("reason", &reason(it.reason))?;
         map.serialize_entry("layer", &layer(it.layer))?;
         map.serialize_entry("free_text_changed", &it.free_text_changed)?;
+        map.serialize_entry("changed_pointers", &it.changed_pointers)?;
         map.serialize_entry("trace_id", &it.trace_id)?;
         map.end()
     }

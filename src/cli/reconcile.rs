@@ -21,7 +21,8 @@ all tenants' intents are looked at.
 Prints a line for each intent that was looked at, and the totals last. With --json each is one object.
 
 Exit status: 0 nothing needs a person, 1 something does, or a look failed, or the server said no; so cron can
-alert.
+alert. --tool and --namespace narrow that too. --timeout bounds the connection and the silence of a server that
+hangs; a pass takes as long as its endpoints do, an hour at most.
 
 Examples:
   $ intent-ledger reconcile --server http://127.0.0.1:7070
@@ -58,7 +59,10 @@ pub(super) struct ReconcileFlags {
 }
 
 /// One answer of the stream.
-struct Told(v1::ReconcileResponse);
+struct Told {
+    answer: v1::ReconcileResponse,
+    dry_run: bool,
+}
 
 pub(super) fn run(flags: &ReconcileFlags) -> anyhow::Result<u8> {
     let client = &flags.client;
@@ -78,7 +82,7 @@ pub(super) fn run(flags: &ReconcileFlags) -> anyhow::Result<u8> {
         while let Some(told) = stream.message().await.map_err(CallError::from)? {
             progress.clear();
             let totals = told.totals.clone();
-            client.print(&Told(told))?;
+            client.print(&Told { answer: told, dry_run: flags.dry_run })?;
             if let Some(totals) = totals.as_ref() {
                 let unfinished = totals.failed_look_count > 0;
                 return Ok(u8::from(totals.attention_waiting_count > 0 || unfinished));
@@ -122,9 +126,10 @@ impl Drop for Progress {
 
 impl Answer for Told {
     fn text(&self, paint: Paint) -> String {
-        let it = &self.0;
+        let it = &self.answer;
         if let Some(totals) = &it.totals {
-            return totals_line(totals);
+            let said = if self.dry_run { "dry run: nothing was changed\n" } else { "" };
+            return totals_line(totals) + said;
         }
         let verdict = json::verdict(it.verdict).unwrap_or_default();
         let before = json::state(it.state_before).unwrap_or_default();
@@ -158,6 +163,12 @@ fn totals_line(totals: &v1::ReconcileTotals) -> String {
     if totals.limit_reached {
         line += "the limit was reached; there may be more: run it again, or raise --limit\n";
     }
+    if totals.unsettled_count > 0 {
+        line += &format!(
+            "{} open still: under way, not due yet, or where nobody answers\n",
+            totals.unsettled_count
+        );
+    }
     if totals.attention_waiting_count > 0 {
         let mut namespaces: Vec<_> = totals.attention_waiting_counts.iter().collect();
         namespaces.sort();
@@ -177,7 +188,7 @@ fn totals_line(totals: &v1::ReconcileTotals) -> String {
 
 impl Serialize for Told {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let it = &self.0;
+        let it = &self.answer;
         let mut map = serializer.serialize_map(None)?;
         if let Some(totals) = &it.totals {
             map.serialize_entry("looked_at_count", &totals.looked_at_count)?;
@@ -193,6 +204,7 @@ impl Serialize for Told {
             map.serialize_entry("attention_waiting_counts", &by_namespace)?;
             map.serialize_entry("failed_look_count", &totals.failed_look_count)?;
             map.serialize_entry("expired_count", &totals.expired_count)?;
+            map.serialize_entry("unsettled_count", &totals.unsettled_count)?;
             return map.end();
         }
         map.serialize_entry("namespace", &it.namespace)?;

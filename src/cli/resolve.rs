@@ -17,9 +17,11 @@ the etag of an earlier `lookup --json` to resolve only what you saw then.
 
 Examples:
   $ intent-ledger resolve \"$KEY\" --executed --result '{\"message_id\":\"m-17\"}' \\
-        --reason 'the mail is in the sent log'
+        --reason 'the mail is in the sent log' --actor ann
   $ intent-ledger resolve \"$KEY\" --not-executed --reason 'the provider knows no such message'
-  $ intent-ledger resolve \"$KEY\" --acknowledge --reason 'both mails were meant'";
+  $ intent-ledger resolve \"$KEY\" --acknowledge --reason 'both mails were meant'
+
+Where --actor is not given, it is $USER.";
 
 /// Flags of `resolve`.
 #[derive(Debug, Args)]

@@ -161,6 +161,7 @@ fn is_alike(one: &v1::Attempt, other: &v1::Attempt) -> bool {
     // Each right to execute is told.
     one.decision() != Decision::Execute
         && same(one) == same(other)
+        && one.changed_pointers == other.changed_pointers
         && (&one.caller, &one.run_id, &one.step_id)
             == (&other.caller, &other.run_id, &other.step_id)
 }
@@ -197,6 +198,8 @@ fn begin(attempt: &v1::Attempt, first: Option<&v1::Attempt>) -> Entry {
                 differs("run", &first.run_id, &attempt.run_id),
                 differs("step", &first.step_id, &attempt.step_id),
                 attempt.free_text_changed.then(|| "other free text".to_owned()),
+                (!attempt.changed_pointers.is_empty())
+                    .then(|| format!("other values at {}", attempt.changed_pointers.join(", "))),
             ];
             let differing: Vec<String> = differing.into_iter().flatten().collect();
             if !differing.is_empty() {

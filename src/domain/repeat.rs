@@ -4,6 +4,7 @@ use uuid::Uuid;
 
 use super::{
     attempt::{GrantedOn, Layer, Provenance},
+    canonical_json::Pointer,
     decision::{Decision, ExecuteReason, HoldReason, RefuseReason},
     intent::Intent,
     time::Timestamp,
@@ -11,6 +12,17 @@ use super::{
 
 /// How many repeats of a key are kept one by one; further ones are counted only.
 pub const REPEATS_KEPT_MAX: u32 = 100;
+
+/// How many pointers to what differs are kept of a repeat, and how long they may be, in bytes.
+const CHANGED_MAX: usize = 16;
+const CHANGED_BYTES_MAX: usize = 256;
+
+/// What is kept of the pointers to what differs.
+pub fn kept_pointers(pointers: &[Pointer]) -> Vec<String> {
+    // A line each, in stores.
+    let fits = |text: &String| text.len() <= CHANGED_BYTES_MAX && !text.contains(char::is_control);
+    pointers.iter().map(ToString::to_string).filter(fits).take(CHANGED_MAX).collect()
+}
 
 /// The trace that a call was part of, as the W3C writes it.
 pub type TraceId = [u8; 16];
@@ -193,6 +205,8 @@ pub struct Repeat {
     pub step_id: String,
     /// Whether its free text differs from that of the first.
     pub free_text_changed: bool,
+    /// Where its binding arguments differ from those of the first: JSON Pointers, the first few.
+    pub changed: Vec<String>,
     /// The trace it was part of.
     pub trace_id: Option<TraceId>,
     /// What it was answered.
@@ -303,6 +317,16 @@ mod tests {
         assert_eq!(layer_of(row, &asked(3), false), Layer::Orchestrator);
         // It was asked for before, and never granted.
         assert_eq!(layer_of(row, &asked(3), true), Layer::Transport);
+    }
+
+    #[test]
+    fn of_what_differs_the_first_few_pointers_are_kept_that_fit_a_line() {
+        let pointer = |text: &str| Pointer::parse(text).expect("a pointer");
+        let long = format!("/{}", "x".repeat(CHANGED_BYTES_MAX));
+        let mut pointers = vec![pointer(&long), pointer("/a\nb"), pointer("/a")];
+        assert_eq!(kept_pointers(&pointers), ["/a"]);
+        pointers.extend((0..30).map(|n| pointer(&format!("/items/{n}"))));
+        assert_eq!(kept_pointers(&pointers).len(), CHANGED_MAX);
     }
 
     #[test]

@@ -153,6 +153,7 @@ pub(super) fn looked(looked: &Looked) -> v1::ReconcileResponse {
 pub(super) fn reconcile_totals(
     totals: Totals,
     waiting: BTreeMap<String, u64>,
+    unsettled: u64,
 ) -> v1::ReconcileResponse {
     let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
     let totals = v1::ReconcileTotals {
@@ -168,6 +169,7 @@ pub(super) fn reconcile_totals(
         failed_look_count: count(totals.failed_looks),
         attention_waiting_counts: waiting.into_iter().map(|(name, it)| (name, count(it))).collect(),
         expired_count: count(totals.expired),
+        unsettled_count: count(unsettled),
     };
     v1::ReconcileResponse { totals: Some(totals), ..v1::ReconcileResponse::default() }
 }

@@ -49,6 +49,7 @@ fn first_begin(first: FirstBegin) -> v1::Attempt {
         reason: reason.into(),
         layer: v1::Layer::Unspecified.into(),
         free_text_changed: false,
+        changed_pointers: Vec::new(),
         trace_id: String::new(),
     }
 }
@@ -67,6 +68,7 @@ fn repeat(repeat: Repeat) -> v1::Attempt {
         reason: reason.into(),
         layer: layer(repeat.layer).into(),
         free_text_changed: repeat.free_text_changed,
+        changed_pointers: repeat.changed,
         trace_id: repeat.trace_id.map_or_else(String::new, const_hex::encode),
     }
 }

@@ -44,19 +44,29 @@ pub(super) fn run(
     // A task of its own: who goes away ends the pass between two rows, not inside one.
     tokio::spawn(async move {
         let last = async {
-            let (totals, waiting) = if request.key.is_empty() {
-                let SweepRequest { namespace, tool, .. } = &asked;
+            let (totals, left) = if request.key.is_empty() {
+                let (namespace, tool) = (asked.namespace.as_deref(), asked.tool.as_deref());
                 let totals = sweep(&reconciler, &asked, &answers).await?;
-                (totals, ledger.waiting_for_people(namespace.as_deref(), tool.as_deref()).await?)
+                let waiting = ledger.waiting_for_people(namespace, tool).await?;
+                let unsettled = ledger.open_now(namespace, tool).await?.unsettled;
+                (totals, Left { waiting, unsettled })
             } else {
                 look(&ledger, &request, deadline, &answers).await?
             };
-            Ok::<_, LedgerError>(convert::reconcile_totals(totals, waiting))
+            Ok::<_, LedgerError>(convert::reconcile_totals(totals, left.waiting, left.unsettled))
         };
         answers.send(last.await.map_err(refuse)).await.ok();
         drop(room);
     });
     Ok(Box::pin(ReceiverStream::new(stream)))
+}
+
+/// What a pass leaves to others.
+struct Left {
+    /// How many only a person can move on, by tenant.
+    waiting: BTreeMap<String, u64>,
+    /// How many are unsettled.
+    unsettled: u64,
 }
 
 type Told = mpsc::Sender<Result<v1::ReconcileResponse, Status>>;
@@ -84,12 +94,13 @@ async fn look(
     request: &v1::ReconcileRequest,
     deadline: Deadline,
     answers: &Told,
-) -> Result<(Totals, BTreeMap<String, u64>), LedgerError> {
+) -> Result<(Totals, Left), LedgerError> {
     let v1::ReconcileRequest { namespace, tool, key, dry_run, .. } = request;
     let looked = ledger.look_at_key(namespace, tool, key, *dry_run, deadline).await?;
     let mut totals = Totals::default();
     totals.count(&looked);
     let waits = looked.needs_attention.then(|| (looked.namespace.clone(), 1));
     answers.send(Ok(convert::looked(&looked))).await.ok();
-    Ok((totals, waits.into_iter().collect()))
+    let unsettled = u64::from(looked.state_after.is_unsettled());
+    Ok((totals, Left { waiting: waits.into_iter().collect(), unsettled }))
 }

@@ -64,6 +64,8 @@ pub(super) struct Met {
     pub(super) answered: Answered,
     /// Whether its free text differs from that of the first.
     pub(super) free_text_changed: bool,
+    /// Where its binding arguments differ.
+    pub(super) changed: Vec<String>,
 }
 
 /// What a Begin says of where it comes from, beside its call.
@@ -110,7 +112,7 @@ impl Notes {
 
     /// A Begin that met a row has been answered.
     pub(super) fn repeated(&self, call: &BeginCall, listed: bool, origin: Origin, met: &Met) {
-        let &Met { ref row, now, answered, free_text_changed } = met;
+        let &Met { ref row, now, answered, free_text_changed, ref changed } = met;
         let row = &row.intent;
         let named = origin.named_attempt.then_some(call.attempt_id);
         let asked = Provenance {
@@ -131,6 +133,7 @@ impl Notes {
             run_id: call.run_id.clone(),
             step_id: call.step_id.clone(),
             free_text_changed,
+            changed: changed.clone(),
             trace_id: origin.trace_id,
             answered,
             layer,

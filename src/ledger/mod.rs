@@ -131,8 +131,8 @@ pub struct Ledger {
     pace: Pace,
     recent: Recent,
     looks_first: LooksFirst,
-    /// Held by the one GetStats that reads the store.
-    stats_alone: tokio::sync::Mutex<()>,
+    /// Held by the one that looks for what is open.
+    open_alone: tokio::sync::Mutex<()>,
     /// Turns of expressions over long arguments, which have threads of their own.
     long_conditions: tokio::sync::Semaphore,
     luck: Luck,
@@ -171,7 +171,7 @@ impl Ledger {
             pace: Pace::default(),
             recent: Recent::default(),
             looks_first: LooksFirst::default(),
-            stats_alone: tokio::sync::Mutex::default(),
+            open_alone: tokio::sync::Mutex::default(),
             long_conditions: tokio::sync::Semaphore::new(LONG_CONDITIONS_MAX),
             luck: options.luck.clone(),
             tasks,

@@ -38,14 +38,19 @@ pub fn model_message(
     policy: &ToolPolicy,
     tool: &str,
 ) -> String {
+    let replayed = matches!(decision, Decision::Replay { pruned: false });
+    let result = row.filter(|_| replayed).and_then(|row| row.result.as_ref()).and_then(result_text);
     let (status, note) = match decision {
         Decision::Execute { .. } | Decision::NotRecorded => {
             ("execute", format!("{tool} may run now"))
         }
-        Decision::Replay { pruned: false } => (
+        Decision::Replay { pruned: false } if result.is_some() => (
             "already_done",
             "already done; do not do it again; this is the first result".to_owned(),
         ),
+        Decision::Replay { pruned: false } => {
+            ("already_done", "already done; do not do it again".to_owned())
+        }
         Decision::Replay { pruned: true } => (
             "already_done",
             "already done; do not do it again; its result is no longer kept".to_owned(),
@@ -76,13 +81,11 @@ pub fn model_message(
             ("refused", "the call does not say what it is about".to_owned())
         }
     };
-    let replayed = matches!(decision, Decision::Replay { pruned: false });
-    let result = row.filter(|_| replayed).and_then(|row| row.result.as_ref());
     let uncertain = matches!(decision, Decision::Hold { .. });
     let message = Message {
         status,
         note,
-        result: result.and_then(result_text),
+        result,
         check_with: policy.check_with.as_deref().filter(|_| uncertain),
     };
     serde_json::to_string(&message).expect("a message is plain data")

@@ -40,7 +40,7 @@ const POISON_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
 const RESULT_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 /// Rows that are pruned or purged together: some milliseconds of work, which is what a call may have to wait behind.
-const TOGETHER_MAX: usize = 64;
+const TOGETHER_MAX: usize = 32;
 
 /// How many times as long as it works a pass rests: live traffic feels little of it, and thousands of rows a second
 /// are more than a ledger takes in for long.

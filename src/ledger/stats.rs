@@ -119,14 +119,22 @@ impl Ledger {
         }
         self.write_notes().await;
 
-        // One at a time: the questions of many people must not become a load on the store.
-        let alone = self.stats_alone.lock().await;
-        let open = self.store.open_now(Some(namespace), tool, ENDS_MAX).await?;
+        let open = self.open_now(Some(namespace), tool).await?;
         let start = start_of(window, open.now);
         let counts = self.store.counts(namespace, tool, start).await?;
         let runs = self.store.run_counts(namespace, tool, start, RUNS_MAX).await?;
-        drop(alone);
         Ok(StatsAnswer { start, tools: by_tool(counts), runs, open })
+    }
+
+    /// What is open now, of a tenant and tool or of all. One looks at a time: the questions of many people must
+    /// not become a load on the store.
+    pub async fn open_now(
+        &self,
+        namespace: Option<&str>,
+        tool: Option<&str>,
+    ) -> Result<OpenNow, LedgerError> {
+        let _alone = self.open_alone.lock().await;
+        Ok(self.store.open_now(namespace, tool, ENDS_MAX).await?)
     }
 }
 

@@ -152,6 +152,7 @@ on_both_stores! {
         assert_eq!(server.store.rows().await, before);
         assert_eq!(all.total_count, 2);
         assert_eq!(all.attempts[1].reason(), Reason::ParametersChanged);
+        assert_eq!(all.attempts[1].changed_pointers, ["/amount"]);
 
         begin(&server.agent, charge("o-17", 1200, "payment for inv. 17")).await;
         let all = attempts(&server.operator, &intent.key).await;

@@ -483,6 +483,7 @@ async fn every_statement() -> BTreeSet<String> {
         run_id: String::new(),
         step_id: String::new(),
         free_text_changed: false,
+        changed: Vec::new(),
         trace_id: None,
         answered: Answered::Completed,
         layer: Layer::Model,

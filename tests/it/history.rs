@@ -34,6 +34,11 @@ fn repeat(number: i64, layer: Layer) -> Repeat {
         run_id: "r1".into(),
         step_id: "schritt-ü".into(),
         free_text_changed: number % 2 == 0,
+        changed: if number % 3 == 0 {
+            Vec::new()
+        } else {
+            vec!["/a".to_owned(), "/b/0".to_owned()]
+        },
         trace_id: Some([7; 16]),
         answered: Answered::Completed,
         layer,

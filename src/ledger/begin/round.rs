@@ -16,7 +16,7 @@ use crate::{
         fingerprint::fingerprint,
         identity::named_ids,
         intent::Intent,
-        repeat::Answered,
+        repeat::{Answered, kept_pointers},
         time::Timestamp,
         tool::{Class, ToolPolicy},
     },
@@ -258,6 +258,10 @@ impl<'a> Round<'a> {
             now: reading.now,
             answered: Answered::from(&decision),
             free_text_changed: row.digests.free_text_differs(&candidate.print.digests),
+            changed: match &decision {
+                Decision::ParametersChanged { pointers } => kept_pointers(pointers),
+                _ => Vec::new(),
+            },
         };
         self.met.set(met).ok();
         if let Decision::ParametersChanged { pointers } = decision {

@@ -237,6 +237,7 @@ mod tests {
             run_id: String::new(),
             step_id: String::new(),
             free_text_changed: false,
+            changed: Vec::new(),
             trace_id: None,
             answered: Answered::Completed,
             layer: Layer::Model,

@@ -58,13 +58,13 @@ const REMEMBER: &str = "
             - (c.transport + c.orchestrator + c.model + c.resumed_run + c.unknown_layer) AS total
         FROM counted JOIN c USING (id))
     INSERT INTO repeats (id, ordinal, at, answered, layer, free_text_changed, attempt_id, trace_id,
-        caller, tool_call_id, run_id, step_id)
+        caller, tool_call_id, run_id, step_id, changed)
     SELECT n.id, before.total + n.nth, n.at, n.answered, n.layer, n.free_text_changed, n.attempt_id,
-        n.trace_id, n.caller, n.tool_call_id, n.run_id, n.step_id
+        n.trace_id, n.caller, n.tool_call_id, n.run_id, n.step_id, n.changed
     FROM unnest($7::uuid[], $8::int4[], $9::timestamptz[], $10::int2[], $11::int2[], $12::bool[],
-        $13::uuid[], $14::uuid[], $15::text[], $16::text[], $17::text[], $18::text[])
+        $13::uuid[], $14::uuid[], $15::text[], $16::text[], $17::text[], $18::text[], $20::text[])
         AS n(id, nth, at, answered, layer, free_text_changed, attempt_id, trace_id, caller,
-            tool_call_id, run_id, step_id)
+            tool_call_id, run_id, step_id, changed)
     JOIN before USING (id) WHERE before.total + n.nth <= $19
     ON CONFLICT (id, ordinal) DO NOTHING";
 
@@ -73,7 +73,7 @@ const REPEATS: &str = "
     SELECT c.transport, c.orchestrator, c.model, c.resumed_run, c.unknown_layer,
         (SELECT count(*) FROM repeats k WHERE k.id = $1) AS kept,
         r.ordinal, r.at, r.answered, r.layer, r.free_text_changed, r.attempt_id, r.trace_id, r.caller,
-        r.tool_call_id, r.run_id, r.step_id
+        r.tool_call_id, r.run_id, r.step_id, r.changed
     FROM repeat_counts c LEFT JOIN (
         SELECT * FROM repeats WHERE id = $1 AND ordinal > $2 ORDER BY ordinal LIMIT $3) r USING (id)
     WHERE c.id = $1 ORDER BY r.ordinal";
@@ -184,6 +184,7 @@ impl History for PostgresStore {
         let calls: Vec<&str> = records.iter().map(|it| it.tool_call_id.as_str()).collect();
         let runs: Vec<&str> = records.iter().map(|it| it.run_id.as_str()).collect();
         let steps: Vec<&str> = records.iter().map(|it| it.step_id.as_str()).collect();
+        let pointers: Vec<String> = records.iter().map(|it| it.changed.join("\n")).collect();
         let kept_max = i64::from(REPEATS_KEPT_MAX);
         self.add_again(
             REMEMBER,
@@ -207,6 +208,7 @@ impl History for PostgresStore {
                 (&runs, Type::TEXT_ARRAY),
                 (&steps, Type::TEXT_ARRAY),
                 (&kept_max, Type::INT8),
+                (&pointers, Type::TEXT_ARRAY),
             ],
         )
         .await
@@ -419,6 +421,7 @@ fn record(row: &Row) -> Result<(u32, Repeat), StoreError> {
         tool_call_id: row.get(14),
         run_id: row.get(15),
         step_id: row.get(16),
+        changed: row.get::<_, &str>(17).lines().map(str::to_owned).collect(),
     };
     Ok((unsigned(row.get(6)), repeat))
 }

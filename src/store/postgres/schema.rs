@@ -24,7 +24,10 @@ const MIGRATIONS: [(&str, &str); 7] = [
         "complete_in_transaction",
         include_str!("../../../migrations/postgres/0006_complete_in_transaction.sql"),
     ),
-    ("find_references", include_str!("../../../migrations/postgres/0007_find_references.sql")),
+    (
+        "find_references_and_changes",
+        include_str!("../../../migrations/postgres/0007_find_references_and_changes.sql"),
+    ),
 ];
 
 /// Held while a schema is migrated, so that of several pods one does it. One of ours.

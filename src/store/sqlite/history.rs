@@ -56,7 +56,7 @@ impl History for SqliteStore {
             let rows = connection
                 .prepare_cached(
                     "SELECT ordinal, at, answered, layer, free_text_changed, attempt_id, trace_id,
-                         caller, tool_call_id, run_id, step_id
+                         caller, tool_call_id, run_id, step_id, changed
                      FROM repeats WHERE id = ?1 AND ordinal > ?2 ORDER BY ordinal LIMIT ?3",
                 )
                 .and_then(|mut statement| {
@@ -240,8 +240,8 @@ fn remember(connection: &Connection, repeated: &Repeated) -> rusqlite::Result<()
         connection
             .prepare_cached(
                 "INSERT INTO repeats (id, ordinal, at, answered, layer, free_text_changed,
-                     attempt_id, trace_id, caller, tool_call_id, run_id, step_id)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+                     attempt_id, trace_id, caller, tool_call_id, run_id, step_id, changed)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
             )?
             .execute(params![
                 repeated.id,
@@ -255,7 +255,8 @@ fn remember(connection: &Connection, repeated: &Repeated) -> rusqlite::Result<()
                 record.caller,
                 record.tool_call_id,
                 record.run_id,
-                record.step_id
+                record.step_id,
+                record.changed.join("\n")
             ])?;
     }
     Ok(())
@@ -406,6 +407,7 @@ fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
         tool_call_id: row.get(8)?,
         run_id: row.get(9)?,
         step_id: row.get(10)?,
+        changed: row.get_ref(11)?.as_str()?.lines().map(str::to_owned).collect(),
     };
     Ok(Ok((unsigned(row.get(0)?), repeat)))
 }

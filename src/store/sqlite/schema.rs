@@ -18,7 +18,10 @@ const MIGRATIONS: [(&str, &str); 7] = [
         "complete_in_transaction",
         include_str!("../../../migrations/sqlite/0006_complete_in_transaction.sql"),
     ),
-    ("find_references", include_str!("../../../migrations/sqlite/0007_find_references.sql")),
+    (
+        "find_references_and_changes",
+        include_str!("../../../migrations/sqlite/0007_find_references_and_changes.sql"),
+    ),
 ];
 
 const HISTORY: &str = "intent_ledger_migrations";

@@ -5,3 +5,6 @@
 -- of the ordinary only, so that an effect pays nothing for it.
 CREATE INDEX events_by_reference ON events ((fact::jsonb ->> 'downstream_ref'))
     WHERE fact::jsonb ->> 'downstream_ref' IS NOT NULL;
+
+-- Where the binding arguments of a repeat differ from those of the first Begin: JSON Pointers, a line each.
+ALTER TABLE repeats ADD COLUMN changed text NOT NULL DEFAULT '';
