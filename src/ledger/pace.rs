@@ -60,7 +60,8 @@ impl Pace {
         rows
     }
 
-    fn is_called(&self) -> bool {
+    /// Whether somebody has called lately.
+    pub(super) fn is_called(&self) -> bool {
         let calls = self.calls.load(Ordering::Relaxed);
         self.with(|kept| {
             if kept.calls != calls {

@@ -6,7 +6,7 @@
 mod look;
 mod look_first;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use uuid::Uuid;
 
@@ -31,8 +31,12 @@ pub struct Swept {
     pub failed: usize,
 }
 
-/// Batches of grants that one statement looks through.
+/// Batches of grants that one statement looks through; and while somebody calls, with a rest before each, so
+/// that a call waits behind some milliseconds of it. That is two thousand batches a second, more than are
+/// made in one.
 const GATHER_BATCHES_MAX: usize = 64;
+const GATHER_BESIDE_CALLERS: usize = 16;
+const GATHER_REST: Duration = Duration::from_millis(8);
 
 /// Look-alikes that one statement forgets, so that none holds up a write for long.
 const FORGET_ROWS_MAX: usize = 1000;
@@ -46,7 +50,13 @@ impl Ledger {
     /// more.
     pub async fn gather(&self) -> Result<bool, LedgerError> {
         let kept_for = self.policies.current().active().retention_least().min(FAR);
-        Ok(self.store.gather(GATHER_BATCHES_MAX, kept_for).await? == GATHER_BATCHES_MAX)
+        let batches = if self.pace.is_called() {
+            tokio::time::sleep(GATHER_REST).await;
+            GATHER_BESIDE_CALLERS
+        } else {
+            GATHER_BATCHES_MAX
+        };
+        Ok(self.store.gather(batches, kept_for).await? == batches)
     }
 
     /// Forgets what came under any subject and is no look-alike any more, some thousands at most.

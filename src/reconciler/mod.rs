@@ -26,7 +26,7 @@ pub use self::{
 use crate::ledger::{Downstream, Ledger, LedgerError};
 
 /// How often what has become due is gathered before it is looked at.
-const GATHERINGS_MAX: usize = 64;
+const GATHERINGS_MAX: usize = 512;
 
 /// Proposals that run out at one look at what is due.
 const EXPIRED_MAX: usize = 1000;
