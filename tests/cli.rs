@@ -115,6 +115,14 @@ impl Server {
         fs::read_to_string(self.dir.path().join("log")).expect("a file")
     }
 
+    /// Lets it end what it is at; all that it has logged.
+    fn stop(mut self) -> String {
+        let pid = self.child.id().to_string();
+        let told = Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs");
+        assert!(told.success() && self.child.wait().expect("it ends").success());
+        self.log()
+    }
+
     fn run(&self, arguments: &[&str]) -> Said {
         run(&[arguments, &["--server", &self.url]].concat())
     }
@@ -431,15 +439,12 @@ fn the_log_is_told_in_our_own_words() {
         "{}",
         server.log()
     );
-    server.json(&["begin", "send_email", "--key", "a", "--lease", "20ms"]);
-    let pass = loop {
-        let log = server.log();
-        assert!(!log.contains("refinery"), "{log}");
-        if let Some(pass) = log.lines().find(|line| line.contains("open intents looked at")) {
-            break pass.to_owned();
-        }
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    };
+    let begun = server.json(&["begin", "send_email", "--key", "a", "--lease", "20ms"]);
+    let looked_at = server.json(&["lookup", &text(&begun["intent"]["key"]), "--wait", "8s"]);
+    assert_eq!(looked_at["intent"]["state"], "UNKNOWN");
+    let log = server.stop();
+    assert!(!log.contains("refinery"), "{log}");
+    let pass = log.lines().find(|line| line.contains("open intents looked at")).expect(&log);
     assert!(pass.contains(" totals=1 looked at, 1 unknown"), "{pass}");
     assert!(!pass.contains('{'), "{pass}");
 }

@@ -229,7 +229,7 @@ impl fmt::Display for CallError {
             }
         }
         if reason == "INTENT_NOT_FOUND" {
-            let hint = "is it the downstream key? The intent's own is on the line `key:`";
+            let hint = "a KEY is the intent's own, on the line `key:`, and no downstream key";
             write!(f, "\n  {hint}")?;
         }
         let flags = self.named_flags();

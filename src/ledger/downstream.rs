@@ -1,7 +1,5 @@
 //! Whom the ledger asks what became of a call.
 
-use std::sync::Arc;
-
 use async_trait::async_trait;
 
 use crate::{
@@ -28,7 +26,7 @@ pub trait Downstream: Send + Sync + 'static {
     /// It was not asked now.
     async fn ask(
         &self,
-        endpoint: &Arc<StatusEndpoint>,
+        endpoint: &StatusEndpoint,
         question: &Question,
         result_bytes_max: u64,
     ) -> Result<Answer, NotAsked>;

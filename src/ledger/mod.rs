@@ -134,7 +134,7 @@ pub struct Ledger {
     /// Held by the one that looks for what is open.
     open_alone: tokio::sync::Mutex<()>,
     /// Turns of expressions over long arguments, which have threads of their own.
-    long_conditions: tokio::sync::Semaphore,
+    long_conditions: Arc<tokio::sync::Semaphore>,
     luck: Luck,
     tasks: TaskTracker,
     stopping: tokio_util::sync::CancellationToken,
@@ -172,7 +172,7 @@ impl Ledger {
             recent: Recent::default(),
             looks_first: LooksFirst::default(),
             open_alone: tokio::sync::Mutex::default(),
-            long_conditions: tokio::sync::Semaphore::new(LONG_CONDITIONS_MAX),
+            long_conditions: Arc::new(tokio::sync::Semaphore::new(LONG_CONDITIONS_MAX)),
             luck: options.luck.clone(),
             tasks,
             stopping,

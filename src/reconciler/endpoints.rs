@@ -23,7 +23,7 @@ use crate::{
     clock::monotonic,
     domain::verdict::Answer,
     ledger::{Downstream, NotAsked},
-    policy::status::{Face, Question, StatusEndpoint},
+    policy::status::{Face, HttpFace, Question, StatusEndpoint},
     telemetry::metrics,
 };
 
@@ -98,23 +98,19 @@ impl Endpoints {
     async fn exchange(
         &self,
         prepared: Prepared,
-        endpoint: &Arc<StatusEndpoint>,
+        timeout: Duration,
         question: &Question,
         result_bytes_max: u64,
     ) -> Answer {
         let Some(threads) = &self.threads else { return Answer::unreachable("shutting down") };
         let (http, grpc) = (Arc::clone(&self.http), Arc::clone(&self.grpc));
-        let (endpoint, question) = (Arc::clone(endpoint), question.clone());
-        let timeout = endpoint.timeout;
+        let question = question.clone();
         let asking = threads.spawn(async move {
-            match (prepared, &endpoint.face) {
-                (Prepared::Http(request), Face::Http(face)) => {
-                    http.ask(*request, face, &question, result_bytes_max).await
+            match prepared {
+                Prepared::Http(request, face) => {
+                    http.ask(*request, &face, &question, result_bytes_max).await
                 }
-                (Prepared::Grpc(call), _) => {
-                    grpc.ask(call, timeout, &question, result_bytes_max).await
-                }
-                (Prepared::Http(_), Face::Grpc(_)) => Answer::unmapped("no such question"),
+                Prepared::Grpc(call) => grpc.ask(call, timeout, &question, result_bytes_max).await,
             }
         });
         // Whoever goes away takes the question along.
@@ -152,7 +148,7 @@ impl Endpoints {
 
 /// A question that is ready to be sent.
 enum Prepared {
-    Http(Box<reqwest::Request>),
+    Http(Box<reqwest::Request>, Arc<HttpFace>),
     Grpc(Box<grpc::Call>),
 }
 
@@ -175,7 +171,7 @@ impl Known {
 impl Downstream for Endpoints {
     async fn ask(
         &self,
-        endpoint: &Arc<StatusEndpoint>,
+        endpoint: &StatusEndpoint,
         question: &Question,
         result_bytes_max: u64,
     ) -> Result<Answer, NotAsked> {
@@ -184,7 +180,7 @@ impl Downstream for Endpoints {
             Face::Http(face) => self
                 .http
                 .prepare(endpoint, face, question)
-                .map(|request| Prepared::Http(Box::new(request))),
+                .map(|request| Prepared::Http(Box::new(request), Arc::clone(face))),
             Face::Grpc(face) => self.grpc.prepare(endpoint, face, question).map(Prepared::Grpc),
         };
         let prepared = match prepared {
@@ -203,7 +199,7 @@ impl Downstream for Endpoints {
             return Err(NotAsked::LeftAlone);
         }
         let began = monotonic();
-        let answer = self.exchange(prepared, endpoint, question, result_bytes_max).await;
+        let answer = self.exchange(prepared, endpoint.timeout, question, result_bytes_max).await;
         metrics::probe(word(&answer), monotonic().duration_since(began));
         let answered = !matches!(answer, Answer::Unreachable { .. });
         let origin = &endpoint.origin;

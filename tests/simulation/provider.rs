@@ -295,7 +295,7 @@ pub(crate) struct Reach {
 impl Downstream for Reach {
     async fn ask(
         &self,
-        endpoint: &Arc<StatusEndpoint>,
+        endpoint: &StatusEndpoint,
         question: &Question,
         result_bytes_max: u64,
     ) -> Result<Answer, NotAsked> {

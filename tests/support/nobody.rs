@@ -20,7 +20,7 @@ impl Nobody {
 
 #[async_trait]
 impl Downstream for Nobody {
-    async fn ask(&self, _: &Arc<StatusEndpoint>, _: &Question, _: u64) -> Result<Answer, NotAsked> {
+    async fn ask(&self, _: &StatusEndpoint, _: &Question, _: u64) -> Result<Answer, NotAsked> {
         panic!("this test's policy names no endpoint")
     }
 

@@ -96,10 +96,14 @@ impl Round<'_> {
         if is_short || policy.approval_when(&call.namespace, &call.tool).is_none() {
             return Ok(needs_approval(policy, call));
         }
-        let turn = self.ledger.long_conditions.acquire().await;
-        let _turn = turn.map_err(|_| LedgerError::Stopping)?;
+        let turn = Arc::clone(&self.ledger.long_conditions).acquire_owned().await;
+        let turn = turn.map_err(|_| LedgerError::Stopping)?;
         let (policy, call) = (Arc::clone(policy), call.clone());
-        let asked = tokio::task::spawn_blocking(move || needs_approval(&policy, &call));
+        let asked = tokio::task::spawn_blocking(move || {
+            // It goes on without a caller who has gone away, and is counted until it ends.
+            let _turn = turn;
+            needs_approval(&policy, &call)
+        });
         // It fails closed.
         Ok(asked.await.unwrap_or(true))
     }

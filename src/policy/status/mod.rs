@@ -50,7 +50,7 @@ mod objects;
 mod url_template;
 mod value;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 pub use self::{
     address::{refused_address, refused_host},
@@ -108,7 +108,7 @@ pub struct StatusEndpoint {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Face {
     /// Its own endpoint over HTTP, read by the policy's rules.
-    Http(HttpFace),
+    Http(Arc<HttpFace>),
     /// `intent_ledger.status.v1.EffectStatusService`.
     Grpc(GrpcFace),
 }
@@ -173,7 +173,7 @@ impl StatusEndpoint {
     pub(super) fn http(request: HttpRequest, rules: Rules) -> Self {
         let HttpRequest { method, url, headers, timeout } = request;
         let origin = url.origin().to_string();
-        let face = Face::Http(HttpFace { method: method.to_owned(), url, rules });
+        let face = Face::Http(Arc::new(HttpFace { method: method.to_owned(), url, rules }));
         Self { origin, timeout, headers, face }
     }
 

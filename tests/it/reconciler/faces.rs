@@ -40,13 +40,8 @@ on_both_stores! {
 
     /// A URL that asks by a business id makes the ledger keep that one value until it is settled.
     async fn a_business_id_is_kept_until_it_is_settled(kind) {
-        let downstream = Downstream::start().await;
-        let status = downstream
-            .over_http("charge", VISIBILITY)
-            .replace("{downstream_key}", "{business.order}");
         let tool = "[tools.charge]\nscope = \"namespace\"\n";
-        let server = TestServer::with_policy(kind, &policy(&[tool, &status])).await;
-        let world = World { server, downstream };
+        let world = World::asking_by(kind, tool, "{business.order}").await;
         let request = |ids: &[(&str, &str)]| BeginRequest {
             identity: Some(Identity {
                 tool: "charge".into(),
@@ -79,12 +74,7 @@ on_both_stores! {
     /// A call that no URL can be made of is nobody's outage: its own asking ends with a person, and the others
     /// at the endpoint are asked.
     async fn a_question_that_cannot_be_sent_keeps_no_other_from_being_asked(kind) {
-        let downstream = Downstream::start().await;
-        let by_id = downstream
-            .over_http("charge", VISIBILITY)
-            .replace("{downstream_key}", "{downstream_key}?{business.order}");
-        let server = TestServer::with_policy(kind, &policy(&[CHARGE, &by_id])).await;
-        let world = World { server, downstream };
+        let world = World::asking_by(kind, CHARGE, "{downstream_key}?{business.order}").await;
         let mut long = Vec::new();
         // More than open a circuit.
         for n in 0..12 {
@@ -102,12 +92,7 @@ on_both_stores! {
 
     /// What the key is made of goes before what is merely sent along: the question must be about the effect.
     async fn the_identity_pointer_is_asked_by_and_not_what_is_sent_along(kind) {
-        let downstream = Downstream::start().await;
-        let status = downstream
-            .over_http("charge", VISIBILITY)
-            .replace("{downstream_key}", "{business.order}");
-        let server = TestServer::with_policy(kind, &policy(&[CHARGE, &status])).await;
-        let world = World { server, downstream };
+        let world = World::asking_by(kind, CHARGE, "{business.order}").await;
         let mut request = calls::charge("o-17", 1200, "a");
         let ids = &mut request.identity.as_mut().unwrap().business_ids;
         ids.insert("order".into(), "o-99".into());
@@ -152,5 +137,15 @@ on_both_stores! {
         let request = LookupRequest { view: IntentView::Full.into(), ..calls::by_key(&key_of(&granted)) };
         assert_eq!(calls::lookup(world.agent(), request).await.unwrap().events, []);
         world.stop().await;
+    }
+}
+
+impl World {
+    /// The downstream is asked by `place`, which ends the URL.
+    async fn asking_by(kind: Kind, tool: &str, place: &str) -> Self {
+        let downstream = Downstream::start().await;
+        let status = downstream.over_http("charge", VISIBILITY).replace("{downstream_key}", place);
+        let server = TestServer::with_policy(kind, &policy(&[tool, &status])).await;
+        Self { server, downstream }
     }
 }

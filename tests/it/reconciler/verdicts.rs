@@ -18,6 +18,20 @@ use crate::{
     },
 };
 
+/// An object has settled one intent; another one, whose downstream names it too, goes to a person.
+async fn an_object_is_taken(kind: Kind, faults: &str) {
+    let world = World::new(kind).await;
+    let one = world.abandoned("o-1", "status_shared_ref").await;
+    world.wait(MINUTE).await;
+    assert_eq!(world.pass().await.verdicts(), [Verdict::Completed]);
+    let two = world.abandoned("o-2", faults).await;
+    world.wait(MINUTE).await;
+    assert_eq!(world.pass().await.verdicts(), [Verdict::Duplicated]);
+    assert_eq!(world.state(&one).await, (IntentState::Completed, false));
+    assert_eq!(world.state(&two).await, (IntentState::Unknown, true));
+    world.stop().await;
+}
+
 on_both_stores! {
     /// The caller dies between the effect and Complete.
     async fn an_effect_that_nobody_reported_is_found_and_replayed(kind) {
@@ -188,15 +202,7 @@ on_both_stores! {
 
     /// Case 32: one id of the downstream never settles two keys, be they looked at in one pass or not.
     async fn one_object_settles_one_key_only(kind) {
-        let world = World::new(kind).await;
-        let one = world.abandoned("o-1", "status_shared_ref").await;
-        world.wait(MINUTE).await;
-        assert_eq!(world.pass().await.verdicts(), [Verdict::Completed]);
-        let two = world.abandoned("o-2", "status_shared_ref").await;
-        world.wait(MINUTE).await;
-        assert_eq!(world.pass().await.verdicts(), [Verdict::Duplicated]);
-        assert_eq!(world.state(&one).await, (IntentState::Completed, false));
-        assert_eq!(world.state(&two).await, (IntentState::Unknown, true));
+        an_object_is_taken(kind, "status_shared_ref").await;
 
         let world = World::new(kind).await;
         let one = world.abandoned("o-1", "status_shared_ref").await;
@@ -231,16 +237,7 @@ on_both_stores! {
         assert_eq!(others, [Some(owner), Some(owner), None]);
         world.stop().await;
 
-        let world = World::new(kind).await;
-        let one = world.abandoned("o-1", "status_shared_ref").await;
-        world.wait(MINUTE).await;
-        assert_eq!(world.pass().await.verdicts(), [Verdict::Completed]);
-        let several = world.abandoned("o-2", "twice,status_shared_ref").await;
-        world.wait(MINUTE).await;
-        assert_eq!(world.pass().await.verdicts(), [Verdict::Duplicated]);
-        assert_eq!(world.state(&one).await, (IntentState::Completed, false));
-        assert_eq!(world.state(&several).await, (IntentState::Unknown, true));
-        world.stop().await;
+        an_object_is_taken(kind, "twice,status_shared_ref").await;
     }
 
     /// Two that were settled by one object are found out even if both askers died before they saw it: what they

@@ -17,7 +17,7 @@ fn face(url: &str, rules: &str) -> HttpFace {
     );
     let policy = Policy::from_text(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
     match &policy.status("default", "a").expect("the tool can be asked").face {
-        Face::Http(http) => http.clone(),
+        Face::Http(http) => HttpFace::clone(http),
         Face::Grpc(_) => panic!("it is asked over HTTP"),
     }
 }
